@@ -1,0 +1,190 @@
+"""What a GPU profile holds. Units are in the names; every number is finite and positive.
+
+"HBM" stands for the device memory, GDDR included, and "SM" for an AMD compute unit too; "warp"
+is an AMD wavefront and "shared memory" its LDS. Checks that involve two keys are field validators
+that look at the keys above them, so each is reported at its own key together with all others.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+MAX_WHOLE = 2**53  # every whole number stays exact as a float and fits int64
+
+
+def _whole(value):
+    """Lets a whole number be written as 141e9."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole), Field(gt=0, le=MAX_WHOLE)]
+WholeOrZero = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MAX_WHOLE)]
+Positive = Annotated[float, Field(gt=0)]
+Flops = Annotated[float, Field(ge=1e9)]
+Text = Annotated[str, Field(min_length=1, max_length=300)]
+Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+
+
+def _about(description, **constraints):
+    return Field(description=description, **constraints)
+
+
+def _optional(description):
+    return Field(default=None, description=description)
+
+
+def _require(condition, problem):
+    if not condition:
+        raise ValueError(problem)
+
+
+class Section(BaseModel):
+    """Base of all parts: unknown keys, wrong types, NaN and infinity are errors; read-only."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class L2Cache(Section):
+    """The L2 cache, all partitions together."""
+
+    line_bytes: Whole = _about("bytes of a cache line, the unit of allocation")
+    sector_bytes: Whole = _about("bytes of a sector, the unit of transfer; divides the line")
+    partitions: Whole = _about("parts that each serve the SMs near them and may hold copies")
+    size_bytes: Whole = _about("capacity in bytes of all partitions together")
+    read_bytes_per_clock: Positive | None = _optional("specified read bandwidth, bytes per clock")
+
+    @field_validator("sector_bytes")
+    @classmethod
+    def _sectors_fill_a_line(cls, value, info):
+        line = info.data.get("line_bytes", value)
+        _require(line % value == 0, f"must divide line_bytes ({line})")
+        return value
+
+    @field_validator("size_bytes")
+    @classmethod
+    def _lines_fill_the_partitions(cls, value, info):
+        unit = info.data.get("line_bytes", 1) * info.data.get("partitions", 1)
+        _require(value % unit == 0, f"must be a multiple of line_bytes x partitions ({unit})")
+        return value
+
+
+class SharedMemory(Section):
+    """Shared memory of one SM (LDS of an AMD compute unit)."""
+
+    bytes_per_sm: Whole = _about("bytes of an SM that blocks can share out", ge=1024)
+    reserved_bytes_per_block: WholeOrZero = _about("bytes the system adds to every block")
+    bytes_per_block_max: Whole = _about("most bytes one block may ask for, by opt-in")
+    allocation_unit_bytes: Whole = _about("a block's bytes are rounded up to a multiple of this")
+    bytes_per_clock_per_sm: Positive = _about("peak bandwidth, bytes per clock of one SM")
+
+    @field_validator("bytes_per_block_max")
+    @classmethod
+    def _one_block_fits(cls, value, info):
+        room = info.data.get("bytes_per_sm", MAX_WHOLE) - info.data.get(
+            "reserved_bytes_per_block", 0
+        )
+        _require(value <= room, f"must be at most bytes_per_sm - reserved_bytes_per_block ({room})")
+        return value
+
+
+class PeakFlops(Section):
+    """Dense peak FLOP/s per data type with FP32 accumulation (FP64: FP64), by the fastest unit
+    that takes the type (tensor cores where they do); None where the GPU has none."""
+
+    fp64: Flops | None = _optional("FLOP/s, not TFLOP/s")
+    fp32: Flops = _about("FLOP/s, not TFLOP/s")
+    tf32: Flops | None = _optional("FLOP/s, not TFLOP/s")
+    fp16: Flops | None = _optional("FLOP/s, not TFLOP/s, without sparsity")
+    bf16: Flops | None = _optional("FLOP/s, not TFLOP/s, without sparsity")
+    fp8: Flops | None = _optional("FLOP/s, not TFLOP/s, without sparsity")
+
+
+class LatencyCycles(Section):
+    """Load-to-use latency in SM clock cycles when nothing else runs; None where unknown."""
+
+    smem: Positive | None = _optional("shared memory, cycles")
+    l2: Positive | None = _optional("L2 hit, cycles")
+    hbm: Positive | None = _optional("device memory, cycles")
+
+
+class Measurement(Section):
+    """A number somebody measured, as against the datasheet."""
+
+    value: Positive = _about("the measured value, in `unit`")
+    unit: Text = _about("unit in words, such as bytes_per_s")
+    spread: Positive | None = _optional("half the range of repeats, in `unit`")
+    date: Annotated[str, Field(pattern=r"^\d{4}(-\d\d){0,2}$")] | None = _optional(
+        "YYYY, YYYY-MM or YYYY-MM-DD, where known"
+    )
+    how: Text = _about("what was run, under which conditions")
+
+
+class Profile(Section):
+    """One GPU. ``measured`` maps a name such as ``hbm_copy`` to a ``Measurement``."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)] = _about(
+        "short lower-case name, such as h200"
+    )
+    full_name: Text = _about("the vendor's name of the product")
+    aliases: Annotated[tuple[Text, ...], Field(strict=False)] = _about(
+        "other names users and drivers give it", default=()
+    )
+    vendor: Literal["nvidia", "amd"] = _about("nvidia or amd")
+    compute_capability: Annotated[str, Field(pattern=r"^(\d+\.\d|gfx[0-9a-f]{3,5})$")] = _about(
+        'in quotes: "9.0" (NVIDIA), or the LLVM target, gfx942 (AMD)'
+    )
+    sm_count: Whole = _about("SMs (AMD: compute units) that are enabled")
+    boost_clock_hz: Positive = _about("highest SM clock in Hz, not MHz", ge=1e7)
+    hbm_bytes: Whole = _about("device memory in bytes, not GB", ge=2**20)
+    hbm_bytes_per_s: Positive = _about("device memory bandwidth in bytes/s, not GB/s", ge=1e9)
+    l2: L2Cache = _about("mapping: the L2 cache")
+    l3_bytes: Whole | None = _optional("bytes of a cache behind L2 (AMD Infinity Cache)")
+    smem: SharedMemory = _about("mapping: shared memory of an SM")
+    warp_size: Whole = _about("threads of a warp")
+    max_threads_per_block: Whole = _about("most threads of a block")
+    max_threads_per_sm: Whole = _about("most resident threads of an SM; a multiple of warp_size")
+    max_blocks_per_sm: Whole = _about("most resident blocks of an SM")
+    subpartitions_per_sm: Whole = _about("schedulers of an SM, each with its share of registers")
+    register_allocation_unit: Whole = _about("a warp's registers are rounded up to this multiple")
+    registers_per_sm: Whole = _about("32-bit registers of an SM")
+    max_registers_per_thread: Whole = _about("most 32-bit registers of a thread")
+    exp_per_clock_per_sm: Positive = _about("exponentials (exp2) per clock of one SM")
+    flops: PeakFlops = _about("mapping: dense peak FLOP/s per data type")
+    latency_cycles: LatencyCycles = _about("mapping: cycles", default=LatencyCycles())
+    measured: dict[Identifier, Measurement] = _about("mapping: name to measurement", default={})
+
+    @property
+    def max_warps_per_sm(self):
+        """Most resident warps of an SM."""
+        return self.max_threads_per_sm // self.warp_size
+
+    @field_validator("compute_capability")
+    @classmethod
+    def _is_the_vendors(cls, value, info):
+        vendor = info.data.get("vendor")
+        is_amd = value.startswith("gfx")
+        _require(vendor is None or is_amd == (vendor == "amd"), f"is not one of vendor {vendor}")
+        return value
+
+    @field_validator("max_threads_per_block", "max_threads_per_sm")
+    @classmethod
+    def _are_whole_warps(cls, value, info):
+        warp = info.data.get("warp_size", 1)
+        _require(value % warp == 0, f"must be a multiple of warp_size ({warp})")
+        return value
+
+    @field_validator("max_blocks_per_sm")
+    @classmethod
+    def _each_block_has_a_warp(cls, value, info):
+        warps = info.data.get("max_threads_per_sm", MAX_WHOLE) // info.data.get("warp_size", 1)
+        _require(value <= warps, f"must be at most max_threads_per_sm / warp_size ({warps})")
+        return value
+
+    @field_validator("registers_per_sm")
+    @classmethod
+    def _units_fill_the_subpartitions(cls, value, info):
+        data = info.data
+        unit = data.get("register_allocation_unit", 1) * data.get("subpartitions_per_sm", 1)
+        problem = f"must be a multiple of register_allocation_unit x subpartitions_per_sm ({unit})"
+        _require(value % unit == 0, problem)
+        return value
