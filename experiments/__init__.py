@@ -1,0 +1,1 @@
+"""Experiments, the command line and the recorded measurements."""

@@ -1,0 +1,80 @@
+"""The command ``hbmeter``: finds subcommands by listing ``commands/`` and maps errors to exit codes.
+
+Exit codes: 0 done; 1 a check or comparison failed; 2 bad input; 3 what it needs is not there.
+"""
+
+import argparse
+import os
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+from ..hwprofiles import ProfileError
+from ..simulator.errors import InputError
+from ..kernels.errors import Unavailable
+
+DONE, FAILED, BAD_INPUT, UNAVAILABLE = 0, 1, 2, 3
+
+
+def command_names() -> list[str]:
+    """Subcommands: the modules of commands/."""
+    return sorted(f.stem for f in (Path(__file__).parent / "commands").glob("[!_]*.py"))
+
+
+class _Parser(argparse.ArgumentParser):
+    """One line on stderr instead of the usage text."""
+
+    def error(self, message):
+        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(BAD_INPUT)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line; importing a command's module must stay cheap."""
+    top = _Parser(
+        prog="hbmeter",
+        description="Bytes, block sizes and hardware evidence for attention on GPUs.",
+        epilog="example: hbmeter compare --gpu h200 --seq 8192 --head-dim 128 --mask causal",
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action="version", version=f"hbmeter {version('hbmeter')}")
+    sub = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in command_names():
+        module = import_module(f".commands.{name}", __package__)
+        summary = module.__doc__.strip().splitlines()[0]
+        child = sub.add_parser(
+            name, help=summary, description=module.__doc__.strip(), allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(child)
+        child.set_defaults(run=module.run)
+    return top
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; never a traceback for what the user or the machine got wrong."""
+    try:
+        args = parser().parse_args(argv)
+        return args.run(args) or DONE
+    except (InputError, ProfileError) as error:
+        return _fail(BAD_INPUT, error)
+    except Unavailable as error:
+        return _fail(UNAVAILABLE, error)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except OSError as error:
+        return _fail(BAD_INPUT, f"{error.filename or 'file'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        print("hbmeter: stopped", file=sys.stderr)
+        return 130
+
+
+def _fail(code: int, error) -> int:
+    print(f"hbmeter: {error}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

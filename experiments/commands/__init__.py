@@ -1,0 +1,1 @@
+"""One module a subcommand of hbmeter; each found by listing this folder."""

@@ -1,0 +1,180 @@
+"""Block-size exploration: which (Br, Bc, stages) fit a GPU, and what they move.
+
+Reference points: B = M/3d keeps one block each of Q, K and V on chip; Bc = M/4d with
+Br = min(M/4d, d) is FlashAttention's rule (arXiv 2205.14135, Algorithm 1), which counts O too.
+M is the shared memory of a block in elements.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from . import schedules
+from .engines import scratchpad
+from .errors import InputError
+from .occupancy import BlockResources, Occupancy, estimate_resources, occupancy
+from .problem import Attention
+from .program import Program
+from .tiles import Tiles
+
+STEP = 16  # rows or columns of one tensor-core instruction
+LARGEST = 256
+STAGES = (1, 2)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One choice of tiles on one GPU. Shared memory is counted, threads and registers estimated."""
+
+    program: Program
+    gpu: object
+
+    @property
+    def tiles(self) -> Tiles:
+        """The tile sizes."""
+        return self.program.tiles
+
+    @cached_property
+    def resources(self) -> BlockResources:
+        """Shared memory, threads and registers of a thread block."""
+        return estimate_resources(self.program, self.gpu)
+
+    @cached_property
+    def occupancy(self) -> Occupancy:
+        """Blocks per SM and what limits them."""
+        need = self.resources
+        return occupancy(self.gpu, need.threads, need.registers_per_thread, need.smem_bytes)
+
+    @cached_property
+    def count(self) -> scratchpad.ScratchpadCount:
+        """Bytes at the SM boundary."""
+        return scratchpad.count(self.program)
+
+    @property
+    def sm_bytes(self) -> int:
+        """Bytes read and written at the SM boundary."""
+        return self.count.read_bytes + self.count.write_bytes
+
+    @property
+    def why_not(self) -> str | None:
+        """Why it does not fit, or None when it does."""
+        need, gpu = self.resources, self.gpu
+        if self.program.idealised:
+            return None
+        if need.smem_bytes > gpu.smem.bytes_per_block_max:
+            return (f"{need.smem_bytes:,} B of shared memory, "
+                    f"{gpu.smem.bytes_per_block_max:,} allowed")
+        if need.registers_per_thread > gpu.max_registers_per_thread:
+            return (f"about {need.registers_per_thread} registers a thread, "
+                    f"{gpu.max_registers_per_thread} allowed")
+        if self.occupancy.blocks_per_sm < 1:
+            return f"too many {' and '.join(self.occupancy.limiters)} for one SM"
+        return None
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """All candidates of one schedule; ``marks`` maps a name to the tiles it stands for."""
+
+    candidates: tuple[Candidate, ...]
+    marks: dict[str, Tiles]
+
+    @property
+    def fitting(self) -> tuple[Candidate, ...]:
+        """Candidates that fit."""
+        return tuple(c for c in self.candidates if c.why_not is None)
+
+
+def explore(schedule: str, problem: Attention, gpu, *, largest: int = LARGEST,
+            stages=STAGES) -> Exploration:
+    """Every Br × Bc in steps of 16, and the M/3d and M/4d points beside them."""
+    marks = rule_points(problem, gpu)
+    sizes = range(STEP, largest + 1, STEP)
+    grid = {Tiles(br, bc, s) for br in sizes for bc in sizes for s in stages}
+    grid |= set(marks.values())
+    ordered = sorted(grid, key=lambda t: (t.br, t.bc, t.stages))
+    candidates = tuple(
+        Candidate(schedules.build(schedule, problem, tiles), gpu) for tiles in ordered
+    )
+    fitting = [c for c in candidates if c.why_not is None]
+    square = [c for c in fitting if c.tiles.br == c.tiles.bc]
+    if square:
+        marks["largest square that fits"] = max(square, key=_square_rank).tiles
+    if fitting:
+        marks["least traffic"] = min(fitting, key=_traffic_rank).tiles
+    return Exploration(candidates, marks)
+
+
+def rule_points(problem: Attention, gpu) -> dict[str, Tiles]:
+    """Tiles of the two rules, rounded down to whole steps of 16 where they are that large."""
+    elements = gpu.smem.bytes_per_block_max // problem.dtype_bytes
+    d = max(problem.head_dim, problem.value_dim)
+    third, quarter = _whole_steps(elements // (3 * d)), _whole_steps(elements // (4 * d))
+    return {
+        "M/3d": Tiles(third, third),
+        "M/4d": Tiles(_whole_steps(min(quarter, d)), quarter),
+    }
+
+
+def _whole_steps(size: int) -> int:
+    return size // STEP * STEP if size >= STEP else max(size, 1)
+
+
+def _square_rank(candidate: Candidate):
+    return candidate.tiles.br, -candidate.tiles.stages
+
+
+def _traffic_rank(candidate: Candidate):
+    """Fewest bytes, then more blocks per SM, then larger Bc, then fewer stages."""
+    tiles = candidate.tiles
+    return (candidate.sm_bytes, -candidate.occupancy.blocks_per_sm, -tiles.bc, tiles.stages,
+            tiles.br)
+
+
+def choose_tiles(schedule: str, problem: Attention, gpu, br: int | None = None,
+                 bc: int | None = None, stages: int | None = None) -> Tiles:
+    """Tiles for one point: sizes that are given are kept, absent ones chosen for least traffic.
+
+    Raises InputError when the given sizes do not fit, saying what would.
+    """
+    if br is not None and bc is not None:
+        tiles = Tiles(br, bc, 1 if stages is None else stages)
+        require_fit(schedule, problem, tiles, gpu)
+        return tiles
+    sizes = range(STEP, LARGEST + 1, STEP)
+    choices = [
+        Candidate(schedules.build(schedule, problem, Tiles(rows, cols, stages or 1)), gpu)
+        for rows in ([br] if br is not None else sizes)
+        for cols in ([bc] if bc is not None else sizes)
+    ]
+    fitting = [c for c in choices if c.why_not is None]
+    if not fitting:
+        raise InputError(f"{schedule}: no tile fits {gpu.name}: {_describe(choices[0])}")
+    return min(fitting, key=_traffic_rank).tiles
+
+
+def require_fit(schedule: str, problem: Attention, tiles: Tiles, gpu):
+    """Raise InputError when the tiles' shared memory is more than ``gpu`` gives a block."""
+    candidate = Candidate(schedules.build(schedule, problem, tiles), gpu)
+    if candidate.program.idealised:
+        return
+    if candidate.resources.smem_bytes > gpu.smem.bytes_per_block_max:
+        raise InputError(f"{_describe(candidate)}; {_largest_that_fits(candidate)}")
+
+
+def _describe(candidate: Candidate) -> str:
+    gpu, tiles = candidate.gpu, candidate.tiles
+    return (f"{candidate.program.schedule}: {tiles} need {candidate.resources.smem_bytes:,} B of "
+            f"shared memory, {gpu.name} allows {gpu.smem.bytes_per_block_max:,}")
+
+
+def _largest_that_fits(candidate: Candidate) -> str:
+    """What to change: the largest Bc, else the largest Br, that fits with the rest as it is."""
+    tiles, program = candidate.tiles, candidate.program
+    for name, label in (("bc", "Bc"), ("br", "Br")):
+        given = getattr(tiles, name)
+        for size in range((given - 1) // STEP * STEP, 0, -STEP):
+            sizes = {"br": tiles.br, "bc": tiles.bc, "stages": tiles.stages} | {name: size}
+            smaller = schedules.build(program.schedule, program.problem, Tiles(**sizes))
+            if smaller.smem_bytes_per_block <= candidate.gpu.smem.bytes_per_block_max:
+                return f"the largest {label} that fits is {size}"
+    return "no smaller Br or Bc alone fits"

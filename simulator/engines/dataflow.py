@@ -1,0 +1,179 @@
+"""Walks one head of a program and finds the first instruction that cannot be right.
+
+Engine of the verifier: nothing is used before it is loaded, no region begins beyond its tensor,
+extents agree at ragged ends, loads see what was stored before. What was stored is kept a row (a
+count and a hash of columns), so memory stays linear in rows.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+
+from ..jit import njit
+from ..ops import BY_CODE, OP_B_TRANSPOSED, OP_IS_MATMUL, OP_IS_REDUCTION
+from ..tape import Kind
+from .walk import END, LOOP, enter_loop, extent, next_trip, value
+
+
+class Fault(IntEnum):
+    """What the walk can find wrong with one instruction."""
+
+    NONE = 0
+    BEYOND = 1
+    UNSET = 2
+    EXTENT = 3
+    SHAPES = 4
+    NOT_STORED = 5
+    NOT_LOADED = 6
+    OTHER_BLOCK = 7
+    PART_OF_REGION = 8
+
+
+_ACCUMULATES = np.array([op.accumulates for op in BY_CODE])
+_LOAD, _STORE, _COMPUTE = int(Kind.LOAD), int(Kind.STORE), int(Kind.COMPUTE)
+_NOTHING = -1  # rows of a tile that holds nothing yet
+_OK, _BEYOND, _UNSET, _EXTENT, _SHAPES, _NOT_STORED, _NOT_LOADED, _OTHER_BLOCK, _PART = map(
+    int, Fault
+)
+
+# What the walk knows of a tensor: `base` is the place of its row 0 in the arrays over rows,
+# `readable` says that all of it is stored.
+TENSOR_STATE = np.dtype([(name, np.int64) for name in ("base", "updated", "readable")])
+
+# Of each row: how many columns were stored, and the sum of their hashes, both as differences to
+# the row before (a store touches two entries). Updated tensors add their first stores only, and
+# keep, at the first row of a region, its rows, the block that stored it, whether it was loaded.
+ROW_STATE = np.dtype(
+    [(name, np.int64) for name in ("columns", "hashes", "region_rows", "owner", "loaded")]
+)
+
+
+@njit
+def walk_phase(tape, first, end, extent0, step0, extent1, step1, phase, tensors, tiles,
+               states, rows, hashes, variables, stops):
+    shape = np.empty((len(tiles), 2), np.int64)
+    owner = phase << 40  # a number for each thread block, over all phases
+    for r0 in range(0, extent0, step0):
+        for c0 in range(0, extent1, step1):
+            variables[0], variables[1] = r0, c0
+            shape[:] = _NOTHING
+            fault, pc = _walk_block(tape, first, end, owner, tensors, tiles, states, rows, hashes,
+                                    variables, stops, shape)
+            if fault != _OK:
+                return fault, pc
+            owner += 1
+    return _OK, end
+
+
+@njit
+def _walk_block(tape, first, end, owner, tensors, tiles, states, rows, hashes, variables, stops,
+                shape):
+    pc = first
+    while pc < end:
+        row = tape[pc]
+        if row.kind == LOOP:
+            pc = enter_loop(tape, pc, variables, stops)
+            continue
+        if row.kind == END:
+            pc = next_trip(tape, pc, variables, stops)
+            continue
+        if row.kind == _COMPUTE:
+            fault = _compute(row, shape)
+        else:
+            fault = _move(row, owner, tensors, tiles, states, rows, hashes, variables, shape)
+        if fault != _OK:
+            return fault, pc
+        pc += 1
+    return _OK, end
+
+
+@njit
+def _compute(row, shape):
+    """The operands hold something, of extents that agree; the output gets the result's extent."""
+    b = row.b if row.b >= 0 else row.a
+    if shape[row.a, 0] < 0 or shape[b, 0] < 0:
+        return _UNSET
+    fault, rows, cols = result_shape(
+        row.op, shape[row.a, 0], shape[row.a, 1], shape[b, 0], shape[b, 1]
+    )
+    if fault != _OK:
+        return fault
+    if _ACCUMULATES[row.op]:
+        if shape[row.out, 0] < 0:
+            return _UNSET
+        if shape[row.out, 0] != rows or shape[row.out, 1] != cols:
+            return _EXTENT
+    shape[row.out, 0], shape[row.out, 1] = rows, cols
+    return _OK
+
+
+@njit
+def result_shape(op, a_rows, a_cols, b_rows, b_cols):
+    """A fault or none, and the rows and columns of op(a, b)."""
+    if OP_IS_MATMUL[op]:
+        if OP_B_TRANSPOSED[op]:
+            b_rows, b_cols = b_cols, b_rows
+        return (_OK if a_cols == b_rows else _SHAPES), a_rows, b_cols
+    if a_rows != b_rows or (b_cols != a_cols and b_cols != 1):
+        return _SHAPES, a_rows, a_cols
+    return _OK, a_rows, (np.int64(1) if OP_IS_REDUCTION[op] else a_cols)
+
+
+@njit
+def _move(row, owner, tensors, tiles, states, rows, hashes, variables, shape):
+    """A load, store or fill: the region exists, and may be read or written now."""
+    tensor, tile, state = tensors[row.tensor], tiles[row.tile], states[row.tensor]
+    at_row, at_col = value(variables, row.row_var), value(variables, row.col_var)
+    n_rows = extent(at_row, tile.rows, tensor.rows)
+    n_cols = extent(at_col, tile.cols, tensor.cols)
+    if n_rows < 1 or n_cols < 1:
+        return _BEYOND
+    if row.kind == _STORE:
+        if shape[row.tile, 0] < 0:
+            return _UNSET
+        if shape[row.tile, 0] != n_rows or shape[row.tile, 1] != n_cols:
+            return _EXTENT
+    else:
+        shape[row.tile, 0], shape[row.tile, 1] = n_rows, n_cols
+    first = state.base + at_row
+    if state.updated and (row.kind == _LOAD or row.kind == _STORE):
+        if n_cols != tensor.cols:
+            return _PART
+        if row.kind == _LOAD:
+            return _load_updated(rows[first], n_rows, owner)
+        if rows[first].region_rows > 0:
+            return _store_again(rows[first], n_rows, owner)
+        rows[first].region_rows, rows[first].owner = n_rows, owner
+    if row.kind == _STORE:
+        end, hashed = first + n_rows, hashes[at_col + n_cols] - hashes[at_col]
+        rows[first].columns += n_cols
+        rows[end].columns -= n_cols
+        rows[first].hashes += hashed
+        rows[end].hashes -= hashed
+    elif row.kind == _LOAD and not state.readable:
+        return _NOT_STORED
+    return _OK
+
+
+@njit
+def _load_updated(region, n_rows, owner):
+    if region.region_rows == 0:
+        return _NOT_STORED
+    if region.region_rows != n_rows:
+        return _PART
+    if region.owner != owner and region.owner >> 40 == owner >> 40:
+        return _OTHER_BLOCK
+    region.owner, region.loaded = owner, 1
+    return _OK
+
+
+@njit
+def _store_again(region, n_rows, owner):
+    if region.region_rows != n_rows:
+        return _PART
+    if region.loaded == 0:
+        return _NOT_LOADED
+    if region.owner != owner:
+        return _OTHER_BLOCK
+    region.loaded = 0
+    return _OK

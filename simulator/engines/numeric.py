@@ -1,0 +1,199 @@
+"""Runs a tile program in NumPy: a schedule whose bytes are counted must give exact attention.
+
+All heads run at once; each tile is an array [batch, heads, rows, cols]. Tiles are stored in the
+problem's dtype or, for accumulators, in the accumulator type (fp64 for fp64, else fp32), and
+every operation computes in the accumulator type and rounds to its output tile.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import InputError
+from ..ops import BY_CODE
+from ..problem import Attention
+from ..program import Program, Role
+from ..tape import Kind
+
+_MAX_ELEMENTS = 1 << 28  # of the largest array that a check may allocate (2 GiB in fp64)
+
+
+def round_to(array: np.ndarray, dtype: str) -> np.ndarray:
+    """``array`` rounded to a dtype of the problem; tf32 is kept in float32 with 10 mantissa bits.
+
+    fp8 is e4m3.
+    """
+    if dtype == "tf32":
+        array = np.asarray(array, np.float32)
+        bits = array.view(np.uint32)
+        rounded = (bits + 0xFFF + ((bits >> 13) & 1)) & np.uint32(0xFFFFE000)
+        return np.where(np.isnan(array), array, rounded.view(np.float32))
+    return np.asarray(array).astype(storage_dtype(dtype))
+
+
+def storage_dtype(dtype: str) -> np.dtype:
+    """The NumPy type that stores a dtype of the problem."""
+    if dtype in ("bf16", "fp8"):
+        import ml_dtypes
+
+        return np.dtype({"bf16": ml_dtypes.bfloat16, "fp8": ml_dtypes.float8_e4m3fn}[dtype])
+    return np.dtype({"fp64": np.float64, "fp32": np.float32, "tf32": np.float32,
+                     "fp16": np.float16}[dtype])
+
+
+def accumulator_dtype(dtype: str) -> np.dtype:
+    """The type that tiles accumulate in: fp64 for fp64, fp32 for all others."""
+    return np.dtype(np.float64 if dtype == "fp64" else np.float32)
+
+
+def random_inputs(problem: Attention, seed: int = 0) -> dict[str, np.ndarray]:
+    """Normal Q, K and V in the problem's dtype, [batch, heads or kv_heads, rows, cols]."""
+    rng = np.random.default_rng(seed)
+    shapes = {
+        "Q": (problem.batch, problem.heads, problem.seq, problem.head_dim),
+        "K": (problem.batch, problem.kv_heads, problem.kv_seq, problem.head_dim),
+        "V": (problem.batch, problem.kv_heads, problem.kv_seq, problem.value_dim),
+    }
+    return {
+        name: round_to(rng.standard_normal(shape), problem.dtype)
+        for name, shape in shapes.items()
+    }
+
+
+def reference(problem: Attention, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """Attention in float64, written down directly; rows that see nothing give 0.
+
+    Returns O [batch, heads, seq, value_dim].
+    """
+    q = inputs["Q"].astype(np.float64)
+    k, v = (np.repeat(inputs[name].astype(np.float64), problem.group, axis=1) for name in "KV")
+    visible = problem.mask_bounds.dense(problem.seq, problem.kv_seq)
+    out = np.zeros((*q.shape[:3], problem.value_dim))
+    step = max(1, (1 << 24) // (problem.head_count * problem.kv_seq))
+    for row in range(0, problem.seq, step):
+        rows = slice(row, row + step)
+        scores = q[:, :, rows] @ k.swapaxes(-1, -2) * problem.softmax_scale
+        scores = np.where(visible[rows], scores, -np.inf)
+        peak = scores.max(axis=-1, keepdims=True)
+        weights = np.exp(scores - np.where(np.isneginf(peak), 0.0, peak))
+        total = weights.sum(axis=-1, keepdims=True)
+        out[:, :, rows] = (weights @ v) / np.where(total == 0, 1.0, total)
+    return out
+
+
+def relative_error(got: np.ndarray, want: np.ndarray) -> float:
+    """‖got − want‖ / ‖want‖ in float64; NaN when anything is not finite."""
+    difference = np.linalg.norm(got.astype(np.float64).ravel() - want.ravel())
+    norm = np.linalg.norm(want.ravel())
+    if norm == 0:
+        return float(difference)
+    return float(difference / norm)
+
+
+def run(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Execute ``program`` on Q, K, V; returns its outputs by name.
+
+    Outputs and scratch tensors start as NaN, so anything that is not stored shows.
+    Raises InputError when a tensor is too large to run on a CPU.
+    """
+    return _Machine(program, inputs).run()
+
+
+@dataclass
+class _Machine:
+    program: Program
+    inputs: dict[str, np.ndarray]
+
+    def run(self):
+        program, problem = self.program, self.program.problem
+        self.accumulator = accumulator_dtype(problem.dtype)
+        self.memory = [self._allocate(tensor) for tensor in program.tensors]
+        self.tiles: list = [None] * len(program.tile_table)
+        self.variables = [0] * len(program.vars)
+        for phase in program.phases:
+            self._run_axes(phase, phase.axes)
+        return {
+            tensor.name: self.memory[tensor.index]
+            for tensor in program.tensors if tensor.role == Role.OUTPUT
+        }
+
+    def _allocate(self, tensor):
+        problem = self.program.problem
+        shape = (problem.batch, problem.heads, tensor.rows, tensor.cols)
+        if np.prod(shape, dtype=float) > _MAX_ELEMENTS:
+            raise InputError(
+                f"a numeric check of {tensor.name} {list(shape)} needs more than "
+                f"{_MAX_ELEMENTS} elements; use a smaller seq, batch or heads"
+            )
+        if tensor.role == Role.INPUT:
+            return np.repeat(self.inputs[tensor.name], tensor.group, axis=1)
+        dtype = self.accumulator if tensor.statistic else storage_dtype(problem.dtype)
+        return np.full(shape, np.nan, dtype)
+
+    def _run_axes(self, phase, axes):
+        if not axes:
+            self._run_body(phase.first, phase.end)
+            return
+        for offset in range(0, axes[0].extent, axes[0].step):
+            self.variables[axes[0].var.index] = offset
+            self._run_axes(phase, axes[1:])
+
+    def _value(self, var):
+        return 0 if var < 0 else self.variables[var]
+
+    def _run_body(self, first, end):
+        """Run instructions [first, end): recursion over loops."""
+        pc = first
+        while pc < end:
+            row = self.program.tape[pc]
+            if row["kind"] == Kind.LOOP:
+                start = max(self._value(row["start_var"]) + row["start_add"], 0)
+                stop = min(self._value(row["stop_var"]) + row["stop_add"], row["limit"])
+                for offset in range(start // row["step"] * row["step"], stop, row["step"]):
+                    self.variables[row["var"]] = offset
+                    self._run_body(pc + 1, row["partner"])
+                pc = row["partner"]
+            elif row["kind"] == Kind.COMPUTE:
+                self._compute(row)
+            else:
+                self._move(row)
+            pc += 1
+
+    def _move(self, row):
+        tile = self.program.tile_table[row["tile"]]
+        at_row, at_col = self._value(row["row_var"]), self._value(row["col_var"])
+        memory = self.memory[row["tensor"]]
+        region = memory[:, :, at_row:at_row + tile.rows, at_col:at_col + tile.cols]
+        if row["kind"] == Kind.LOAD:
+            self.tiles[tile.index] = self._rounded(region, tile)
+        elif row["kind"] == Kind.FILL:
+            value = self.program.constants[row["constant"]]
+            self.tiles[tile.index] = np.full(region.shape, value, self.accumulator)
+        elif memory.dtype == self.accumulator:
+            region[...] = self.tiles[tile.index]
+        else:
+            region[...] = round_to(self.tiles[tile.index], self.program.problem.dtype)
+
+    def _compute(self, row):
+        op, out = BY_CODE[row["op"]], self.program.tile_table[row["out"]]
+        used = [row["a"], row["b"]] if row["b"] >= 0 else [row["a"]]
+        operands = [self.tiles[i].astype(self.accumulator, copy=False) for i in used]
+        if op.name == "mask":
+            operands.append(self._visible(row, operands[0].shape))
+        if row["constant"] >= 0:
+            operands.append(self.accumulator.type(self.program.constants[row["constant"]]))
+        if op.accumulates:
+            operands.insert(0, self.tiles[out.index])
+        self.tiles[out.index] = self._rounded(op.compute(*operands), out)
+
+    def _visible(self, row, shape):
+        problem = self.program.problem
+        return problem.mask_bounds.dense(
+            problem.seq, problem.kv_seq, self._value(row["row_var"]), self._value(row["col_var"]),
+            shape[-2], shape[-1],
+        )
+
+    def _rounded(self, array, tile):
+        if tile.accumulator:
+            return array.astype(self.accumulator)
+        return round_to(array, self.program.problem.dtype)

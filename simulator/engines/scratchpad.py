@@ -1,0 +1,159 @@
+"""The papers' two-level model: bytes between the scratchpad (SRAM) and HBM, and FLOPs.
+
+Every load and store of a thread block crosses the SM boundary once. No instruction depends on the
+batch or head index except through addresses, so one head is walked and multiplied: exact for any
+batch and heads. Likewise the trips of an innermost loop move equal bytes but for the last, ragged
+one: the first is walked for all the others. Bytes are what FlashAttention (arXiv 2205.14135, section 3.2) calls HBM accesses.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..jit import njit
+from ..ops import OP_B_TRANSPOSED, OP_FLOPS, OP_IS_MATMUL, OP_IS_REDUCTION, OP_UNIT, Unit
+from ..program import Program
+from ..tape import Kind
+from .walk import END, LOOP, enter_loop, extent, next_trip, value
+
+_LOAD, _STORE, _FILL, _COMPUTE = (
+    int(k) for k in (Kind.LOAD, Kind.STORE, Kind.FILL, Kind.COMPUTE)
+)
+_N_UNITS = len(Unit)
+
+
+@dataclass(frozen=True)
+class ScratchpadCount:
+    """Bytes over the SM boundary and FLOPs, over all phases, batch and heads.
+
+    ``phase_bytes`` has [phase, tensor, (read, write)] in bytes; ``phase_flops`` [phase, unit].
+    FLOPs are those executed: whole tiles, masked entries included.
+    """
+
+    program: Program
+    phase_bytes: np.ndarray
+    phase_flops: np.ndarray
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes loaded by thread blocks."""
+        return int(self.phase_bytes[:, :, 0].sum())
+
+    @property
+    def write_bytes(self) -> int:
+        """Bytes stored by thread blocks."""
+        return int(self.phase_bytes[:, :, 1].sum())
+
+    @property
+    def by_tensor(self) -> dict[str, dict[str, int]]:
+        """{"Q": {"read_bytes": …, "write_bytes": …}, …} in the program's order."""
+        totals = self.phase_bytes.sum(axis=0)
+        return {
+            tensor.name: {"read_bytes": int(read), "write_bytes": int(write)}
+            for tensor, (read, write) in zip(self.program.tensors, totals, strict=True)
+        }
+
+    @property
+    def flops(self) -> dict[str, int]:
+        """{"matmul": …, "exp": …, "alu": …}: operations executed."""
+        totals = self.phase_flops.sum(axis=0)
+        return {unit.name.lower(): int(totals[unit]) for unit in Unit if unit != Unit.NONE}
+
+
+def count(program: Program) -> ScratchpadCount:
+    """Count a program's bytes and FLOPs; linear in the tiles that one head touches."""
+    heads = program.problem.head_count
+    uniform = _uniform_loops(program)
+    bytes_moved = np.zeros((len(program.phases), len(program.tensors), 2), np.int64)
+    flops = np.zeros((len(program.phases), _N_UNITS), np.int64)
+    for number, phase in enumerate(program.phase_records):
+        _count_phase(
+            program.tape, uniform, phase["first"], phase["end"], phase["extent0"],
+            phase["step0"], phase["extent1"], phase["step1"], program.tensor_records,
+            program.tile_records,
+            np.zeros(len(program.vars), np.int64), np.zeros(len(program.vars), np.int64),
+            bytes_moved[number], flops[number],
+        )
+    return ScratchpadCount(program, bytes_moved * heads, flops * heads)
+
+
+def _uniform_loops(program: Program) -> np.ndarray:
+    """For each address: is it a LOOP whose trips all move the same bytes, except the last?
+
+    True for innermost loops when every region that the loop's variable places is as long as the
+    loop's step on that side, so that only the last trip can reach past the tensor's end.
+    """
+    tape, uniform = program.tape, np.zeros(len(program.tape), np.bool_)
+    for address in np.flatnonzero(tape["kind"] == Kind.LOOP):
+        loop = tape[address]
+        body = tape[address + 1:loop["partner"]]
+        regions = body[np.isin(body["kind"], (Kind.LOAD, Kind.STORE, Kind.FILL))]
+        tiles, tensors = program.tile_records, program.tensor_records
+        sides = (("row_var", "rows"), ("col_var", "cols"))
+        uniform[address] = not np.isin(body["kind"], (Kind.LOOP, Kind.END)).any() and all(
+            (tiles[moved["tile"]][side] == loop["step"]).all()
+            and (tensors[moved["tensor"]][side] >= loop["limit"]).all()
+            for var, side in sides
+            for moved in [regions[regions[var] == loop["var"]]]
+        )
+    return uniform
+
+
+@njit
+def _count_phase(tape, uniform, first, end, extent0, step0, extent1, step1, tensors, tiles,
+                 variables, stops, bytes_moved, flops):
+    shape = np.zeros((len(tiles), 2), np.int64)  # rows and columns that each tile holds now
+    for r0 in range(0, extent0, step0):
+        for c0 in range(0, extent1, step1):
+            variables[0], variables[1] = r0, c0
+            _count_block(tape, uniform, first, end, tensors, tiles, variables, stops, shape,
+                         bytes_moved, flops)
+
+
+@njit
+def _count_block(tape, uniform, first, end, tensors, tiles, variables, stops, shape,
+                 bytes_moved, flops):
+    pc, trips = first, 1  # trips that the instruction at pc stands for
+    while pc < end:
+        row = tape[pc]
+        if row.kind == LOOP:
+            address = pc
+            pc = enter_loop(tape, pc, variables, stops)
+            if uniform[address] and pc == address + 1:
+                trips = max((stops[row.var] - 1 - variables[row.var]) // row.step, 1)
+            continue
+        if row.kind == END:
+            if trips > 1:  # on to the last trip
+                variables[row.var] += (trips - 1) * row.step
+                trips = 1
+            pc = next_trip(tape, pc, variables, stops)
+            continue
+        if row.kind == _COMPUTE:
+            _count_compute(row, shape, flops, trips)
+        else:
+            tensor, tile = tensors[row.tensor], tiles[row.tile]
+            rows = extent(value(variables, row.row_var), tile.rows, tensor.rows)
+            cols = extent(value(variables, row.col_var), tile.cols, tensor.cols)
+            if row.kind != _FILL:
+                direction = 1 if row.kind == _STORE else 0
+                moved = rows * cols * tensor.element_bytes
+                bytes_moved[row.tensor, direction] += moved * trips
+            if row.kind != _STORE:
+                shape[row.tile, 0], shape[row.tile, 1] = rows, cols
+        pc += 1
+
+
+@njit
+def _count_compute(row, shape, flops, trips):
+    rows, cols = shape[row.a, 0], shape[row.a, 1]
+    work = rows * cols
+    if OP_IS_MATMUL[row.op]:
+        if OP_B_TRANSPOSED[row.op]:
+            cols = shape[row.b, 0]
+        else:
+            cols = shape[row.b, 1]
+        work *= cols
+    elif OP_IS_REDUCTION[row.op]:
+        cols = 1
+    flops[OP_UNIT[row.op]] += work * OP_FLOPS[row.op] * trips
+    shape[row.out, 0], shape[row.out, 1] = rows, cols

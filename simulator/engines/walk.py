@@ -1,0 +1,41 @@
+"""The part of the virtual machine that every compiled engine shares: loops and regions."""
+
+from ..jit import njit
+from ..tape import Kind
+
+LOOP, END = int(Kind.LOOP), int(Kind.END)
+
+
+@njit
+def value(variables, var):
+    """The variable's offset; NO_VAR is 0."""
+    return variables[var] if var >= 0 else 0
+
+
+@njit
+def enter_loop(tape, pc, variables, stops):
+    """At a LOOP: set its variable and stop; the address to go on at."""
+    row = tape[pc]
+    start = max(value(variables, row.start_var) + row.start_add, 0) // row.step * row.step
+    stop = min(max(value(variables, row.stop_var) + row.stop_add, 0), row.limit)
+    if start >= stop:
+        return row.partner + 1
+    variables[row.var] = start
+    stops[row.var] = stop
+    return pc + 1
+
+
+@njit
+def next_trip(tape, pc, variables, stops):
+    """At an END: step the variable; the address to go on at."""
+    row = tape[pc]
+    variables[row.var] += row.step
+    if variables[row.var] < stops[row.var]:
+        return row.partner + 1
+    return pc + 1
+
+
+@njit
+def extent(offset, tile_length, tensor_length):
+    """Elements of a tile along one side, clipped to the tensor."""
+    return max(min(tile_length, tensor_length - offset), 0)

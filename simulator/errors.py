@@ -1,0 +1,15 @@
+"""The one exception for bad input: its text is what the user reads."""
+
+import difflib
+
+
+class InputError(ValueError):
+    """Input that cannot be used; the message names the option, its value and what is right."""
+
+
+def unknown_name(kind: str, name: str, valid) -> InputError:
+    """An InputError for a name that is not in ``valid``, with the nearest one suggested."""
+    valid = sorted(valid)
+    near = difflib.get_close_matches(str(name), valid, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return InputError(f"unknown {kind} {name!r}{hint} (valid: {', '.join(valid)})")

@@ -1,0 +1,76 @@
+"""``njit`` with an on-disk cache that sees every edit of this package.
+
+Numba's cache checks only the file of the function itself, so a change in a module that it calls
+would go on giving old counts. The cache therefore lives in a folder named by a hash of all
+sources of the simulator. Numba reads the folder when a function is decorated; other packages'
+setting is put back right after.
+"""
+
+import hashlib
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import numba
+from numba.core import config
+
+_KEEP_SECONDS = 30 * 24 * 3600
+
+
+def _source_hash() -> str:
+    digest = hashlib.sha256(f"{numba.__version__}".encode())
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _cache_root() -> Path:
+    """$HBMETER_CACHE_DIR, else the user's cache folder, else (no home) a temporary one."""
+    named = os.environ.get("HBMETER_CACHE_DIR")
+    if named:
+        return Path(named)
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hbmeter"
+        home.mkdir(parents=True, exist_ok=True)
+        if os.access(home, os.W_OK):
+            return home
+    except (OSError, RuntimeError):
+        pass
+    return Path(tempfile.gettempdir()) / f"hbmeter-{os.getuid() if hasattr(os, 'getuid') else 0}"
+
+
+def _remove_stale(root: Path, keep: Path):
+    """Caches of other versions that nobody has used for a month."""
+    import shutil
+
+    for folder in root.glob("numba-*"):
+        if folder != keep and time.time() - folder.stat().st_mtime > _KEEP_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prepare_cache() -> Path | None:
+    """The folder, made; None where it cannot be written. (Numba would then keep its files beside
+    the sources, where the trap above is open again.)"""
+    root = _cache_root()
+    folder = root / f"numba-{_source_hash()}"
+    try:
+        if not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _remove_stale(root, folder)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+CACHE_DIR = _prepare_cache()
+
+
+def njit(function):
+    """numba.njit with the cache above, or without any where there is no place for it."""
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(CACHE_DIR or "")
+    try:
+        return numba.njit(cache=CACHE_DIR is not None)(function)
+    finally:
+        config.CACHE_DIR = before

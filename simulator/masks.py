@@ -1,0 +1,61 @@
+"""Attention masks as two clipped affine bounds.
+
+Row ``i`` of the scores may look at columns ``lo(i) <= j < hi(i)`` with
+``lo(i) = clip(i + lo_shift, 0, n_kv)`` and ``hi(i) = clip(i + hi_shift, 0, n_kv)``.
+Full, causal and sliding-window masks all have this form, so every loop of a
+schedule has one form of bound too. Queries and keys are aligned at the end
+(the last query sees the last key), as in FlashAttention and PyTorch's
+``causal_lower_right``.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .errors import InputError
+
+UNBOUNDED = 1 << 40  # a shift beyond any length; sums of a few of them stay inside int64
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Which columns each row may see: ``clip(i + lo_shift) <= j < clip(i + hi_shift)``."""
+
+    lo_shift: int
+    hi_shift: int
+
+    def column_range(self, rows, n_kv: int):
+        """First and end column (arrays or ints) that ``rows`` may see; empty when lo >= hi."""
+        rows = np.asarray(rows, dtype=np.int64)
+        return np.clip(rows + self.lo_shift, 0, n_kv), np.clip(rows + self.hi_shift, 0, n_kv)
+
+    def pairs(self, n_q: int, n_kv: int) -> int:
+        """Number of (query, key) pairs that are not masked."""
+        lo, hi = self.column_range(np.arange(n_q), n_kv)
+        return int(np.maximum(hi - lo, 0).sum())
+
+    def dense(self, n_q: int, n_kv: int, row: int = 0, col: int = 0, rows=None, cols=None):
+        """Boolean array [rows, cols] of what is visible, for a tile at (row, col)."""
+        i = row + np.arange(n_q - row if rows is None else rows)
+        j = col + np.arange(n_kv - col if cols is None else cols)
+        lo, hi = self.column_range(i, n_kv)
+        return (j >= lo[:, None]) & (j < hi[:, None])
+
+
+def parse_mask(text: str, n_q: int, n_kv: int) -> Mask:
+    """A Mask from ``full``, ``causal`` or ``window:W`` (causal, each row sees W keys).
+
+    Raises InputError for anything else.
+    """
+    offset = n_kv - n_q
+    if text == "full":
+        return Mask(-UNBOUNDED, UNBOUNDED)
+    if text == "causal":
+        return Mask(-UNBOUNDED, offset + 1)
+    kind, _, width = str(text).partition(":")
+    if kind == "window" and width.isascii() and width.isdigit() and 0 < int(width) < UNBOUNDED:
+        return Mask(offset + 1 - int(width), offset + 1)
+    raise InputError(
+        f"mask {text!r} is not known; it is full, causal or window:W "
+        "with W a whole number of keys from 1"
+    )

@@ -1,0 +1,120 @@
+"""The attention problem: shape, dtype and mask, with what any schedule must do at least."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from .errors import InputError, unknown_name
+from .masks import Mask, parse_mask
+
+DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+
+MAX_INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One attention call: Q [batch, heads, seq, head_dim], K [batch, kv_heads, kv_seq, head_dim],
+    V [batch, kv_heads, kv_seq, value_dim], O [batch, heads, seq, value_dim].
+
+    ``kv_heads``, ``kv_seq`` and ``value_dim`` default to ``heads``, ``seq`` and ``head_dim``.
+    ``mask`` is ``full``, ``causal`` (aligned at the end) or ``window:W``.
+    Q, K, V and O are stored in ``dtype``; row statistics (m, l, L) in fp32, or fp64 for fp64.
+
+    Raises InputError for sizes that are not whole numbers from 1, heads that kv_heads do not
+    divide, unknown dtypes and masks, and problems whose counts would not fit in int64.
+
+    >>> Attention(batch=1, heads=2, seq=4, head_dim=8, mask="causal").pairs
+    10
+    """
+
+    batch: int = 4
+    heads: int = 16
+    seq: int = 4096
+    head_dim: int = 128
+    kv_heads: int | None = None
+    kv_seq: int | None = None
+    value_dim: int | None = None
+    dtype: str = "fp16"
+    mask: str = "full"
+
+    def __post_init__(self):
+        defaults = {"kv_heads": self.heads, "kv_seq": self.seq, "value_dim": self.head_dim}
+        for name, default in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
+        for name in ("batch", "heads", "kv_heads", "seq", "kv_seq", "head_dim", "value_dim"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} {value!r} must be a whole number from 1")
+        if self.heads % self.kv_heads:
+            raise InputError(
+                f"heads {self.heads} is not divisible by kv_heads {self.kv_heads}; "
+                "each KV head must serve the same number of query heads"
+            )
+        if self.dtype not in DTYPE_BYTES:
+            raise unknown_name("dtype", self.dtype, DTYPE_BYTES)
+        # The largest count any schedule makes is below this product (16 covers every rereading).
+        most = 16 * self.batch * self.heads * self.seq * self.kv_seq
+        most *= (self.head_dim + self.value_dim) * max(self.dtype_bytes, 4)
+        if most > MAX_INT64:
+            raise InputError(
+                f"batch {self.batch} × heads {self.heads} × seq {self.seq} × kv_seq {self.kv_seq} "
+                f"× head_dim {self.head_dim} is too large: byte counts would pass 2^63 − 1"
+            )
+        _ = self.mask_bounds
+
+    @property
+    def dtype_bytes(self) -> int:
+        """Bytes of one element of Q, K, V and O."""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def stat_bytes(self) -> int:
+        """Bytes of one row statistic (running max, running sum, logsumexp)."""
+        return max(4, self.dtype_bytes)
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one KV head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def head_count(self) -> int:
+        """Query heads over the whole batch."""
+        return self.batch * self.heads
+
+    @cached_property
+    def mask_bounds(self) -> Mask:
+        """The mask as clipped affine bounds."""
+        return parse_mask(self.mask, self.seq, self.kv_seq)
+
+    @cached_property
+    def pairs(self) -> int:
+        """Unmasked (query, key) pairs of one head."""
+        return self.mask_bounds.pairs(self.seq, self.kv_seq)
+
+    @property
+    def forward_flops(self) -> int:
+        """Matmul FLOPs of the forward pass: 2·(d_qk + d_v) for each unmasked pair."""
+        return 2 * self.pairs * (self.head_dim + self.value_dim) * self.head_count
+
+    @property
+    def compulsory_read_bytes(self) -> int:
+        """Q, K and V once each."""
+        q = self.head_count * self.seq * self.head_dim
+        kv = self.batch * self.kv_heads * self.kv_seq * (self.head_dim + self.value_dim)
+        return (q + kv) * self.dtype_bytes
+
+    @property
+    def compulsory_write_bytes(self) -> int:
+        """O once."""
+        return self.head_count * self.seq * self.value_dim * self.dtype_bytes
+
+    @property
+    def softmax_scale(self) -> float:
+        """1/√d, the factor on QKᵀ."""
+        return self.head_dim**-0.5
+
+    def with_(self, **changes) -> "Attention":
+        """A copy with some fields changed."""
+        return replace(self, **changes)

@@ -1,0 +1,301 @@
+"""The tile program: one schedule as data, and the builder that writes it.
+
+A program is a list of phases (kernel launches). A phase has a grid of thread blocks, one for each
+(batch, head) and each step of up to two block axes, tiles with their space and stages, and a body
+of loops, loads, computes and stores that every thread block runs. Axis variables and loop
+variables are element offsets (rows or columns), not block numbers.
+"""
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+
+import numpy as np
+
+from .errors import InputError
+from .ops import CODES, OPS
+from .problem import Attention
+from .tape import INSTRUCTION, NO_VAR, PHASE, TENSOR, TILE, Kind, record
+from .tiles import Tiles
+
+TENSOR_ALIGN_BYTES = 512  # what CUDA allocators align to
+
+
+class Space(str, Enum):
+    """Where a tile lives."""
+
+    SHARED = "shared"
+    REGISTERS = "registers"
+
+
+class Role(str, Enum):
+    """What a tensor is to the attention call."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    SCRATCH = "scratch"  # lives in HBM between phases: S and P of standard attention
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """[batch, heads, rows, cols], contiguous; ``group`` query heads share one slice of it.
+
+    ``updated`` tensors are read back and rewritten (flash1's O, m, l); the others are stored once.
+    ``statistic`` tensors (m, l, LSE) hold the accumulator type, the others the problem's dtype.
+    """
+
+    index: int
+    name: str
+    rows: int
+    cols: int
+    element_bytes: int
+    role: Role
+    group: int = 1
+    updated: bool = False
+    statistic: bool = False
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A buffer of rows × cols elements in one space; ``stages`` copies of it when streamed.
+
+    ``statistic`` tiles and accumulators hold the accumulator type, the others the problem's dtype.
+    """
+
+    index: int
+    name: str
+    rows: int
+    cols: int
+    element_bytes: int
+    space: Space
+    stages: int = 1
+    accumulator: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Bytes over all stages."""
+        return self.rows * self.cols * self.element_bytes * self.stages
+
+
+@dataclass(frozen=True)
+class Var:
+    """An axis or loop variable: an offset in elements."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A block axis of a grid: thread blocks at 0, step, 2·step … below extent."""
+
+    var: Var
+    extent: int
+    step: int
+
+    @property
+    def blocks(self) -> int:
+        """Thread blocks along this axis."""
+        return -(-self.extent // self.step)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One kernel launch: instructions [first, end) of the tape, run by every thread block."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    tiles: tuple[Tile, ...]
+    first: int
+    end: int
+
+    def bytes_in(self, space: Space) -> int:
+        """Bytes of this phase's tiles in a space, one thread block."""
+        return sum(tile.bytes for tile in self.tiles if tile.space == space)
+
+    @property
+    def blocks_per_head(self) -> int:
+        """Thread blocks for each (batch, head)."""
+        return int(np.prod([axis.blocks for axis in self.axes], dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Program:
+    """A schedule for one problem and one choice of tiles. ``idealised`` programs ignore capacity:
+    they state a paper's count, not a kernel."""
+
+    schedule: str
+    problem: Attention
+    tiles: Tiles
+    tensors: tuple[Tensor, ...]
+    tile_table: tuple[Tile, ...]
+    phases: tuple[Phase, ...]
+    vars: tuple[Var, ...]
+    constants: tuple[float, ...]
+    tape: np.ndarray
+    idealised: bool = False
+
+    @property
+    def smem_bytes_per_block(self) -> int:
+        """Shared memory of the hungriest phase, one thread block, in bytes."""
+        return max(phase.bytes_in(Space.SHARED) for phase in self.phases)
+
+    @property
+    def footprint_bytes(self) -> int:
+        """Bytes in HBM of all tensors: inputs, outputs and intermediates."""
+        return sum(self.tensor_bytes(tensor) for tensor in self.tensors)
+
+    def tensor_bytes(self, tensor: Tensor) -> int:
+        """Bytes of a tensor over batch and heads."""
+        heads = self.problem.head_count // tensor.group
+        return heads * tensor.rows * tensor.cols * tensor.element_bytes
+
+    @cached_property
+    def tensor_records(self) -> np.ndarray:
+        """The tensors as TENSOR records, laid one after the other in memory."""
+        records = np.zeros(len(self.tensors), TENSOR)
+        base = 0
+        for row, tensor in zip(records, self.tensors, strict=True):
+            row["rows"], row["cols"] = tensor.rows, tensor.cols
+            row["element_bytes"], row["group"] = tensor.element_bytes, tensor.group
+            row["base_bytes"] = base
+            base += -(-self.tensor_bytes(tensor) // TENSOR_ALIGN_BYTES) * TENSOR_ALIGN_BYTES
+        return records
+
+    @cached_property
+    def tile_records(self) -> np.ndarray:
+        """The tiles as TILE records."""
+        rows = [(tile.rows, tile.cols, tile.element_bytes) for tile in self.tile_table]
+        return np.array(rows, TILE)
+
+    @cached_property
+    def phase_records(self) -> np.ndarray:
+        """The phases as PHASE records; an axis that is not there has one block."""
+        records = np.ones(len(self.phases), PHASE)
+        for row, phase in zip(records, self.phases, strict=True):
+            row["first"], row["end"] = phase.first, phase.end
+            for number, axis in enumerate(phase.axes):
+                row[f"extent{number}"], row[f"step{number}"] = axis.extent, axis.step
+        return records
+
+
+@dataclass
+class ProgramBuilder:
+    """Writes a program: declare tensors, open phases, put instructions.
+
+    Axis variables 0 and 1 belong to the grid of every phase; loops get the numbers after them.
+    """
+
+    schedule: str
+    problem: Attention
+    tile_sizes: Tiles
+    idealised: bool = False
+    tensors: list[Tensor] = field(default_factory=list)
+    tiles: list[Tile] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
+    constants: list[float] = field(default_factory=list)
+    tape: list = field(default_factory=list)
+    vars: list[Var] = field(default_factory=lambda: [Var(0, "r0"), Var(1, "c0")])
+
+    def tensor(self, name, rows, cols, role, *, kv=False, statistic=False, updated=False):
+        """Declare a tensor; ``kv`` ones have KV heads, ``statistic`` ones the statistics' dtype."""
+        element_bytes = self.problem.stat_bytes if statistic else self.problem.dtype_bytes
+        group = self.problem.group if kv else 1
+        self.tensors.append(
+            Tensor(len(self.tensors), name, rows, cols, element_bytes, role, group, updated,
+                   statistic)
+        )
+        return self.tensors[-1]
+
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Declare Q, K and V."""
+        p = self.problem
+        return (
+            self.tensor("Q", p.seq, p.head_dim, Role.INPUT),
+            self.tensor("K", p.kv_seq, p.head_dim, Role.INPUT, kv=True),
+            self.tensor("V", p.kv_seq, p.value_dim, Role.INPUT, kv=True),
+        )
+
+    def tile(self, name, rows, cols, space, *, stages=1, accumulator=False) -> Tile:
+        """Declare a tile of the open phase."""
+        size = self.problem.stat_bytes if accumulator else self.problem.dtype_bytes
+        self.tiles.append(
+            Tile(len(self.tiles), name, rows, cols, size, space, stages, accumulator)
+        )
+        return self.tiles[-1]
+
+    @contextmanager
+    def phase(self, name: str, *axes: tuple[str, int, int]):
+        """Open a phase with block axes (variable name, extent, step); yields their variables."""
+        grid = tuple(Axis(Var(i, var), extent, step) for i, (var, extent, step) in enumerate(axes))
+        first, first_tile = len(self.tape), len(self.tiles)
+        yield tuple(axis.var for axis in grid)
+        tiles = tuple(self.tiles[first_tile:])
+        self.phases.append(Phase(name, grid, tiles, first, len(self.tape)))
+
+    @contextmanager
+    def loop(self, name: str, step: int, limit: int, start=(None, 0), stop=None):
+        """Loop ``for var in range(align_down(max(start, 0), step), clip(stop, 0, limit), step)``.
+
+        ``start`` and ``stop`` are (variable or None, offset) pairs; ``stop`` defaults to limit.
+        """
+        var = Var(len(self.vars), name)
+        self.vars.append(var)
+        stop = (None, limit) if stop is None else stop
+        address = len(self.tape)
+        self.tape.append(
+            record(Kind.LOOP, var=var.index, step=step, limit=limit,
+                   start_var=_index(start[0]), start_add=start[1],
+                   stop_var=_index(stop[0]), stop_add=stop[1])
+        )
+        yield var
+        self.tape[address]["partner"] = len(self.tape)
+        self.tape.append(record(Kind.END, var=var.index, step=step, partner=address))
+
+    def _region(self, kind, tile, tensor, row, col, constant=-1):
+        self.tape.append(
+            record(kind, tile=tile.index, tensor=tensor.index, row_var=_index(row),
+                   col_var=_index(col), constant=constant)
+        )
+
+    def load(self, tile: Tile, tensor: Tensor, row: Var | None = None, col: Var | None = None):
+        """tile = tensor[row:+tile.rows, col:+tile.cols], clipped to the tensor."""
+        self._region(Kind.LOAD, tile, tensor, row, col)
+
+    def store(self, tile: Tile, tensor: Tensor, row: Var | None = None, col: Var | None = None):
+        """tensor[row:+tile.rows, col:+tile.cols] = tile, clipped to the tensor."""
+        self._region(Kind.STORE, tile, tensor, row, col)
+
+    def fill(self, tile, value: float, like: Tensor, row: Var | None = None, col=None):
+        """tile = value, with the extent that a load of this region of ``like`` would have."""
+        self._region(Kind.FILL, tile, like, row, col, self._constant(value))
+
+    def compute(self, op: str, out: Tile, a: Tile, b: Tile | None = None, *, constant=None,
+                row: Var | None = None, col: Var | None = None):
+        """out = op(a, b); ``row`` and ``col`` place the tile in the mask (op ``mask``)."""
+        if op not in OPS:
+            raise InputError(f"tile program: no operation {op!r}")
+        self.tape.append(
+            record(Kind.COMPUTE, op=CODES[op], out=out.index, a=a.index,
+                   b=-1 if b is None else b.index,
+                   constant=-1 if constant is None else self._constant(constant),
+                   row_var=_index(row), col_var=_index(col))
+        )
+
+    def _constant(self, value: float) -> int:
+        if value not in self.constants:
+            self.constants.append(float(value))
+        return self.constants.index(value)
+
+    def build(self) -> Program:
+        """The finished program."""
+        return Program(
+            self.schedule, self.problem, self.tile_sizes, tuple(self.tensors), tuple(self.tiles),
+            tuple(self.phases), tuple(self.vars), tuple(self.constants),
+            np.array(self.tape, INSTRUCTION), self.idealised,
+        )
+
+
+def _index(var: Var | None) -> int:
+    return NO_VAR if var is None else var.index

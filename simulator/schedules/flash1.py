@@ -1,0 +1,113 @@
+"""FlashAttention-1 forward: K and V outside, row blocks inside; O, m, l re-read and rewritten.
+
+Dao et al. 2022 (arXiv 2205.14135), Algorithm 1, one thread block for each (batch, head). The first
+column block that reaches a row block starts its O, m and l without reading them.
+"""
+
+from ..problem import Attention
+from ..program import Program, ProgramBuilder, Role, Space
+from ..tiles import Tiles
+
+DEFAULT_TILES = Tiles(br=64, bc=128)
+
+
+def build(problem: Attention, tiles: Tiles) -> Program:
+    """K and V of a column block stay in shared memory while all row blocks pass through."""
+    p = ProgramBuilder("flash1", problem, tiles)
+    mask, n_q, n_kv = problem.mask_bounds, problem.seq, problem.kv_seq
+    br, bc = tiles.br, tiles.bc
+    body = _Flash1Body(p, problem, tiles)
+    first_column = max(mask.lo_shift, 0) // bc * bc
+    after_last = (None, n_q - 1 + mask.hi_shift)
+    with p.phase("attention"):
+        body.declare_tiles()
+        # Row blocks that see nothing at all (n_q > n_kv with a causal mask).
+        with p.loop("r0", br, n_q, stop=(None, 2 - br - mask.hi_shift)) as r0:
+            body.start_row_block(r0)
+            body.store_row_block(r0)
+        rows_from, rows_to = 1 - mask.hi_shift, bc - mask.lo_shift
+        with p.loop("c0", bc, n_kv, (None, first_column), (None, first_column + 1)) as c0:
+            body.load_columns(c0)
+            with p.loop("r0", br, n_q, (c0, rows_from), (c0, rows_to)) as r0:
+                body.update_row_block(r0, c0, first=True)
+        with p.loop("c0", bc, n_kv, (None, first_column + bc), after_last) as c0:
+            body.load_columns(c0)
+            with p.loop("r0", br, n_q, (c0, rows_from), (c0, -mask.lo_shift)) as r0:
+                body.update_row_block(r0, c0, first=False)
+            with p.loop("r0", br, n_q, (c0, br - 1 - mask.lo_shift), (c0, rows_to)) as r0:
+                body.update_row_block(r0, c0, first=True)
+    return p.build()
+
+
+class _Flash1Body:
+    """The steps of Algorithm 1 on one (row block, column block) pair."""
+
+    def __init__(self, p: ProgramBuilder, problem: Attention, tiles: Tiles):
+        self.p, self.problem, self.tiles = p, problem, tiles
+        self.q, self.k, self.v = p.inputs()
+        n_q = problem.seq
+        self.o = p.tensor("O", n_q, problem.value_dim, Role.OUTPUT, updated=True)
+        self.m = p.tensor("m", n_q, 1, Role.OUTPUT, statistic=True, updated=True)
+        self.l = p.tensor("l", n_q, 1, Role.OUTPUT, statistic=True, updated=True)
+
+    def declare_tiles(self):
+        p, problem, br, bc = self.p, self.problem, self.tiles.br, self.tiles.bc
+        stages = self.tiles.stages
+        self.K = p.tile("K", bc, problem.head_dim, Space.SHARED)
+        self.V = p.tile("V", bc, problem.value_dim, Space.SHARED)
+        self.Q = p.tile("Q", br, problem.head_dim, Space.SHARED, stages=stages)
+        self.S = p.tile("S", br, bc, Space.REGISTERS, accumulator=True)
+        self.P = p.tile("P", br, bc, Space.REGISTERS)
+        self.O = p.tile("O", br, problem.value_dim, Space.REGISTERS, accumulator=True)
+        names = ("m", "m_new", "m_block", "l", "l_new", "l_block", "alpha", "beta")
+        for name in names:
+            tile = p.tile(name, br, 1, Space.REGISTERS, accumulator=True)
+            setattr(self, f"{name}_tile", tile)
+
+    def load_columns(self, c0):
+        self.p.load(self.K, self.k, c0)
+        self.p.load(self.V, self.v, c0)
+
+    def start_row_block(self, r0):
+        self.p.fill(self.O, 0.0, self.o, r0)
+        self.p.fill(self.m_tile, float("-inf"), self.m, r0)
+        self.p.fill(self.l_tile, 0.0, self.l, r0)
+
+    def load_row_block(self, r0):
+        self.p.load(self.O, self.o, r0)
+        self.p.load(self.m_tile, self.m, r0)
+        self.p.load(self.l_tile, self.l, r0)
+
+    def store_row_block(self, r0):
+        self.p.store(self.O, self.o, r0)
+        self.p.store(self.m_tile, self.m, r0)
+        self.p.store(self.l_tile, self.l, r0)
+
+    def update_row_block(self, r0, c0, *, first: bool):
+        """Lines 8 to 13: S, its softmax against the running m and l, and the new O."""
+        compute = self.p.compute
+        self.p.load(self.Q, self.q, r0)
+        if first:
+            self.start_row_block(r0)
+        else:
+            self.load_row_block(r0)
+        compute("dot_t", self.S, self.Q, self.K)
+        compute("scale", self.S, self.S, constant=self.problem.softmax_scale)
+        compute("mask", self.S, self.S, row=r0, col=c0)
+        compute("row_max", self.m_block_tile, self.S)
+        compute("exp_minus", self.S, self.S, self.m_block_tile)
+        compute("row_sum", self.l_block_tile, self.S)
+        compute("maximum", self.m_new_tile, self.m_tile, self.m_block_tile)
+        compute("exp_minus", self.alpha_tile, self.m_tile, self.m_new_tile)
+        compute("exp_minus", self.beta_tile, self.m_block_tile, self.m_new_tile)
+        compute("mul_rows", self.l_tile, self.l_tile, self.alpha_tile)
+        compute("mul_rows", self.l_new_tile, self.l_block_tile, self.beta_tile)
+        compute("add", self.l_new_tile, self.l_new_tile, self.l_tile)
+        compute("mul_rows", self.O, self.O, self.l_tile)
+        compute("mul_rows", self.S, self.S, self.beta_tile)
+        compute("copy", self.P, self.S)
+        compute("dot_add", self.O, self.P, self.V)
+        compute("div_rows", self.O, self.O, self.l_new_tile)
+        compute("copy", self.m_tile, self.m_new_tile)
+        compute("copy", self.l_tile, self.l_new_tile)
+        self.store_row_block(r0)

@@ -1,0 +1,53 @@
+"""The int64 tape: a tile program as flat records that the engines interpret.
+
+One record an instruction. Loops carry their clipped bounds and the address of their partner, so
+an engine is a small virtual machine and a new schedule or shape compiles nothing.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Kind(IntEnum):
+    """What an instruction does."""
+
+    LOOP = 0
+    END = 1
+    LOAD = 2
+    STORE = 3
+    FILL = 4
+    COMPUTE = 5
+
+
+NO_VAR = -1  # the variable that is always zero
+NO_TILE = -1
+
+_LOOP_FIELDS = (
+    "var", "step", "limit",  # for var in range(start, stop, step)
+    "start_var", "start_add",  # start = align_down(max(start_var + start_add, 0), step)
+    "stop_var", "stop_add",  # stop = clip(stop_var + stop_add, 0, limit)
+    "partner",  # address of the matching END (of LOOP: for END)
+)
+_REGION_FIELDS = ("tensor", "tile", "row_var", "col_var")  # the tile at (row_var, col_var)
+_COMPUTE_FIELDS = ("op", "out", "a", "b", "constant")
+
+INSTRUCTION = np.dtype(
+    [(name, np.int64) for name in ("kind", *_LOOP_FIELDS, *_REGION_FIELDS, *_COMPUTE_FIELDS)]
+)
+TENSOR = np.dtype(
+    [(name, np.int64) for name in ("rows", "cols", "element_bytes", "group", "base_bytes")]
+)
+TILE = np.dtype([(name, np.int64) for name in ("rows", "cols", "element_bytes")])
+PHASE = np.dtype(
+    [(name, np.int64) for name in ("first", "end", "extent0", "step0", "extent1", "step1")]
+)
+
+
+def record(kind: Kind, **fields) -> np.ndarray:
+    """One instruction; fields that are not named are -1."""
+    row = np.full((), -1, dtype=np.int64).repeat(len(INSTRUCTION.names)).view(INSTRUCTION)[0]
+    row["kind"] = kind
+    for name, value in fields.items():
+        row[name] = value
+    return row

@@ -1,0 +1,28 @@
+"""Tile sizes of a schedule: Br rows of queries by Bc columns of keys."""
+
+from dataclasses import dataclass
+
+from .errors import InputError
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Br × Bc tiles with ``stages`` buffers for streamed tiles.
+
+    ``bk`` is the depth of the inner step of plain tiled matrix products (schedule ``standard``).
+    Raises InputError unless all are whole numbers from 1.
+    """
+
+    br: int
+    bc: int
+    stages: int = 1
+    bk: int = 32
+
+    def __post_init__(self):
+        for name in ("br", "bc", "stages", "bk"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 30:
+                raise InputError(f"{name} {value!r} must be a whole number from 1 to 2^30")
+
+    def __str__(self):
+        return f"Br {self.br}, Bc {self.bc}" + (f", {self.stages} stages" * (self.stages > 1))

@@ -1,0 +1,89 @@
+"""One point: what a schedule moves over each boundary of a GPU's memory hierarchy."""
+
+from . import blocks, schedules
+from .bounds import forward_bound
+from .engines import scratchpad
+from .errors import InputError, unknown_name
+from .problem import Attention
+from .tiles import Tiles
+
+ENGINES = ("scratchpad", "l2")
+COMPARED = ("standard", "standard_minimal", "flash1", "flash2")
+
+
+def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, *,
+            order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2") -> dict:
+    """The bytes of one schedule on one GPU (a Profile), as ``hbmeter traffic --json`` prints them.
+
+    ``tiles`` default to the least-traffic choice that fits; ``blocks_per_sm`` to the occupancy of
+    the tiles' shared memory and estimated registers. Parts that are not computed are None.
+    Raises InputError when the tiles do not fit or a name is not known.
+    """
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    if blocks_per_sm is not None and blocks_per_sm < 1:
+        raise InputError(f"blocks_per_sm {blocks_per_sm} must be a whole number from 1")
+    if tiles is None:
+        tiles = blocks.choose_tiles(schedule, problem, gpu)
+    else:
+        blocks.require_fit(schedule, problem, tiles, gpu)
+    program = schedules.build(schedule, problem, tiles)
+    candidate = blocks.Candidate(program, gpu)
+    if blocks_per_sm is None:
+        blocks_per_sm = max(candidate.occupancy.blocks_per_sm, 1)
+    count = scratchpad.count(program)
+    bound = forward_bound(problem, gpu)
+    result = {
+        "gpu": gpu.name,
+        "schedule": schedule,
+        "problem": describe(problem),
+        "tiles": {"br": tiles.br, "bc": tiles.bc, "stages": tiles.stages},
+        "order": order,
+        "blocks_per_sm": blocks_per_sm,
+        "flops": problem.forward_flops,
+        "flops_executed": count.flops,
+        "smem_bytes_per_block": program.smem_bytes_per_block,
+        "footprint_bytes": program.footprint_bytes,
+        "sm": {"read_bytes": count.read_bytes, "write_bytes": count.write_bytes,
+               "by_tensor": count.by_tensor},
+        "l2": None,
+        "dram": None,
+        "compulsory": {"read_bytes": problem.compulsory_read_bytes,
+                       "write_bytes": problem.compulsory_write_bytes},
+        "time": {"bound_s": bound.bound_s, "limiter": bound.limiter, "predicted_s": None},
+    }
+    if engine == "l2":
+        result |= _beyond_l2(program, gpu, blocks_per_sm, order)
+    return result
+
+
+def _beyond_l2(program, gpu, blocks_per_sm: int, order: str) -> dict:
+    from .engines import l2
+
+    count = l2.simulate(
+        program, size_bytes=gpu.l2.size_bytes, line_bytes=gpu.l2.line_bytes,
+        sector_bytes=gpu.l2.sector_bytes, slots=gpu.sm_count * blocks_per_sm, order=order,
+    )
+    return {
+        "l2": {"sectors_read": count.sectors_read, "sectors_written": count.sectors_written,
+               "hit_rate": count.hit_rate, "model": l2.MODEL},
+        "dram": {"read_bytes": count.dram_read_bytes, "write_bytes": count.dram_write_bytes,
+                 "dirty_bytes_at_end": count.dirty_bytes_at_end, "by_tensor": count.by_tensor},
+    }
+
+
+def describe(problem: Attention) -> dict:
+    """The problem as the command line names it."""
+    names = ("batch", "heads", "kv_heads", "seq", "kv_seq", "head_dim", "value_dim", "dtype",
+             "mask")
+    return {name: getattr(problem, name) for name in names} | {"pass": "forward"}
+
+
+def compare(problem: Attention, gpu, *, schedules_: tuple[str, ...] = COMPARED, tiles=None,
+            order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2") -> list[dict]:
+    """``traffic`` of several schedules on one problem, each with its own tiles unless given."""
+    return [
+        traffic(name, problem, gpu, tiles, order=order, blocks_per_sm=blocks_per_sm,
+                engine=engine)
+        for name in schedules_
+    ]
