@@ -84,12 +84,24 @@ class Exploration:
         return tuple(c for c in self.candidates if c.why_not is None)
 
 
-def explore(schedule: str, problem: Attention, gpu, *, largest: int = LARGEST,
-            stages=STAGES) -> Exploration:
-    """Every Br × Bc in steps of 16, and the M/3d and M/4d points beside them."""
-    marks = rule_points(problem, gpu)
-    sizes = range(STEP, largest + 1, STEP)
-    grid = {Tiles(br, bc, s) for br in sizes for bc in sizes for s in stages}
+def explore(schedule: str, problem: Attention, gpu, *, br: int | None = None,
+            bc: int | None = None, stages: int | None = None) -> Exploration:
+    """Every Br × Bc in steps of 16 with 1 and 2 stages, and the M/3d and M/4d points beside them.
+
+    A size that is given is kept; then the two rules are left out unless they have it too.
+    """
+    given = {"br": br, "bc": bc, "stages": stages}
+    marks = {
+        name: tiles for name, tiles in rule_points(problem, gpu).items()
+        if all(value in (None, getattr(tiles, side)) for side, value in given.items())
+    }
+    sizes = range(STEP, LARGEST + 1, STEP)
+    grid = {
+        Tiles(rows, cols, copies)
+        for rows in (sizes if br is None else (br,))
+        for cols in (sizes if bc is None else (bc,))
+        for copies in (STAGES if stages is None else (stages,))
+    }
     grid |= set(marks.values())
     ordered = sorted(grid, key=lambda t: (t.br, t.bc, t.stages))
     candidates = tuple(

@@ -1,6 +1,6 @@
 """The attention problem: shape, dtype and mask, with what any schedule must do at least."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from .errors import InputError, unknown_name
@@ -114,7 +114,3 @@ class Attention:
     def softmax_scale(self) -> float:
         """1/√d, the factor on QKᵀ."""
         return self.head_dim**-0.5
-
-    def with_(self, **changes) -> "Attention":
-        """A copy with some fields changed."""
-        return replace(self, **changes)

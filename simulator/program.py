@@ -8,7 +8,7 @@ variables are element offsets (rows or columns), not block numbers.
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
@@ -22,14 +22,14 @@ from .tiles import Tiles
 TENSOR_ALIGN_BYTES = 512  # what CUDA allocators align to
 
 
-class Space(str, Enum):
+class Space(StrEnum):
     """Where a tile lives."""
 
     SHARED = "shared"
     REGISTERS = "registers"
 
 
-class Role(str, Enum):
+class Role(StrEnum):
     """What a tensor is to the attention call."""
 
     INPUT = "input"

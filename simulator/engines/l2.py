@@ -19,9 +19,11 @@ from .walk import END, LOOP, enter_loop, extent, next_trip, value
 
 MODEL = "single partition, 128-byte lines, 16-way LRU, blocks in step; no request merging"
 WAYS = 16
+MAX_LINES = 1 << 31
 ORDERS = ("row", "head")
 
 _LOAD, _STORE = int(Kind.LOAD), int(Kind.STORE)
+LAST_READ = np.dtype([(name, np.int64) for name in ("start", "tile", "lines", "sectors")])
 _HITS, _MISSES, _WRITTEN_BACK, _SECTORS_READ, _SECTORS_WRITTEN = range(5)
 
 
@@ -86,6 +88,9 @@ def simulate(program: Program, *, size_bytes: int, line_bytes: int, sector_bytes
     """
     if order not in ORDERS:
         raise InputError(f"order {order!r} is not known; it is row or head")
+    if program.footprint_bytes // line_bytes >= MAX_LINES:
+        raise InputError(f"{program.footprint_bytes:,} B of tensors are more than the L2 reader's "
+                         f"{MAX_LINES * line_bytes:,}")
     n_sets = size_bytes // (line_bytes * WAYS)
     if n_sets < 1:
         raise InputError(f"L2 size {size_bytes} B is less than one set of {WAYS} lines")
@@ -111,7 +116,8 @@ def _run_phase(tape, phase, tensors, tiles, heads, head_fastest, n_slots, n_vars
     head_of = np.zeros(n_slots, np.int64)
     variables = np.zeros((n_slots, n_vars), np.int64)
     stops = np.zeros((n_slots, n_vars), np.int64)
-    last_run = np.full(2, -1, np.int64)
+    last = np.zeros(1, LAST_READ)[0]
+    last.tile = -1
     issued, running = 0, True
     while running:
         running = False
@@ -130,12 +136,12 @@ def _run_phase(tape, phase, tensors, tiles, heads, head_fastest, n_slots, n_vars
                 issued += 1
             running = True
             pcs[slot] = _step(tape, pcs[slot], phase.end, variables[slot], stops[slot],
-                              head_of[slot], tensors, tiles, tags, lines, last_run, line_bytes,
+                              head_of[slot], tensors, tiles, tags, lines, last, line_bytes,
                               sector_bytes)
 
 
 @njit
-def _step(tape, pc, end, variables, stops, head, tensors, tiles, tags, lines, last_run,
+def _step(tape, pc, end, variables, stops, head, tensors, tiles, tags, lines, last,
           line_bytes, sector_bytes):
     """Run one slot to the end of its next load or store; the next address, or -1 when done."""
     while pc < end:
@@ -148,15 +154,16 @@ def _step(tape, pc, end, variables, stops, head, tensors, tiles, tags, lines, la
             continue
         pc += 1
         if row.kind == _LOAD or row.kind == _STORE:
-            _move_region(row, variables, head, tensors, tiles, tags, lines, last_run, line_bytes,
+            _move_region(row, variables, head, tensors, tiles, tags, lines, last, line_bytes,
                          sector_bytes)
             return pc if pc < end else -1
     return -1
 
 
 @njit
-def _move_region(row, variables, head, tensors, tiles, tags, lines, last_run, line_bytes,
+def _move_region(row, variables, head, tensors, tiles, tags, lines, last, line_bytes,
                  sector_bytes):
+    """Read or write a tile: a run of bytes for each row, or one when rows are whole."""
     tensor, tile = tensors[row.tensor], tiles[row.tile]
     r0, c0 = value(variables, row.row_var), value(variables, row.col_var)
     rows = extent(r0, tile.rows, tensor.rows)
@@ -166,66 +173,87 @@ def _move_region(row, variables, head, tensors, tiles, tags, lines, last_run, li
     pitch = tensor.cols * tensor.element_bytes
     start = tensor.base_bytes + (head // tensor.group * tensor.rows + r0) * pitch
     start += c0 * tensor.element_bytes
-    if cols == tensor.cols:  # whole rows lie one after the other
-        runs, run_bytes = 1, rows * pitch
-    else:
-        runs, run_bytes = rows, cols * tensor.element_bytes
+    run_bytes = cols * tensor.element_bytes
+    if cols == tensor.cols:
+        rows, run_bytes = 1, rows * pitch
     write = row.kind == _STORE
-    for number in range(runs):
-        _move_run(start + number * pitch, run_bytes, write, row.tensor, tensors, tags, lines,
-                  last_run, line_bytes, sector_bytes)
+    counts = lines[row.tensor]
+    if not write and last.start == start and last.tile == row.tile and _stays(
+            rows, run_bytes, pitch, tags, line_bytes):
+        counts[_HITS] += last.lines  # the very tile just read: every line is in place already
+        counts[_SECTORS_READ] += last.sectors
+        return
+    hits, misses, sectors = counts[_HITS], counts[_MISSES], counts[_SECTORS_READ]
+    for number in range(rows):
+        _move_run(start + number * pitch, run_bytes, write, counts, lines, tensors, tags,
+                  line_bytes, sector_bytes)
+    last.start, last.tile = start, -1 if write else row.tile
+    last.lines = counts[_HITS] - hits + counts[_MISSES] - misses
+    last.sectors = counts[_SECTORS_READ] - sectors
 
 
 @njit
-def _move_run(start, run_bytes, write, index, tensors, tags, lines, last_run, line_bytes,
-              sector_bytes):
+def _stays(rows, run_bytes, pitch, tags, line_bytes):
+    """Whether a tile's lines all find room in the sets they map to."""
+    n_sets, ways = tags.shape
+    lines_per_row = run_bytes // line_bytes + 2
+    if rows == 1:
+        return lines_per_row <= n_sets
+    a, b = pitch // line_bytes, n_sets
+    while b:
+        a, b = b, a % b
+    return lines_per_row < a and rows <= n_sets // a * ways or rows * lines_per_row <= ways
+
+
+@njit
+def _move_run(start, run_bytes, write, counts, lines, tensors, tags, line_bytes, sector_bytes):
     """Read or write consecutive bytes."""
-    counts = lines[index]
-    sectors = (start + run_bytes - 1) // sector_bytes - start // sector_bytes + 1
-    first, last = start // line_bytes, (start + run_bytes - 1) // line_bytes
+    end = start + run_bytes
+    sectors = (end - 1) // sector_bytes - start // sector_bytes + 1
     counts[_SECTORS_WRITTEN if write else _SECTORS_READ] += sectors
-    fits = last - first < tags.shape[0] * tags.shape[1]
-    if not write and fits and last_run[0] == first and last_run[1] == last:
-        counts[_HITS] += last - first + 1  # the very run just read: every line is in place already
-        return
-    last_run[0], last_run[1] = first, last
-    if write:
-        last_run[0] = -1
-    n_sets = tags.shape[0]
-    set_index, tag = first % n_sets, np.uint32((first // n_sets + 1) * 2)
+    n_sets = np.uint32(tags.shape[0])
+    first, last = np.uint32(start // line_bytes), np.uint32((end - 1) // line_bytes)
+    set_index, tag = first % n_sets, (first // n_sets + np.uint32(1)) << np.uint32(1)
     for line in range(first, last + 1):
-        whole = line * line_bytes >= start and (line + 1) * line_bytes <= start + run_bytes
-        found, victim = _touch(tags[set_index], tag, write)
+        found, victim = _touch(tags, set_index, tag, write)
         if found:
             if not write:
                 counts[_HITS] += 1
         else:
-            if not write or not whole:
+            partial = line * line_bytes < start or (line + 1) * line_bytes > end
+            if not write or partial:
                 counts[_MISSES] += 1
-            if victim & 1:
-                address = ((np.int64(victim >> 1) - 1) * n_sets + set_index) * line_bytes
+            if victim & np.uint32(1):
+                address = _line_at(victim, set_index, n_sets) * line_bytes
                 lines[_tensor_at(address, tensors), _WRITTEN_BACK] += 1
-        set_index += 1
+        set_index += np.uint32(1)
         if set_index == n_sets:
-            set_index, tag = 0, np.uint32(tag + 2)
+            set_index, tag = np.uint32(0), tag + np.uint32(2)
 
 
 @njit
-def _touch(ways, tag, write):
-    """Bring ``tag`` to the most recent way: (found, the evicted way's content)."""
-    dirty = np.uint32(1) if write else np.uint32(0)
-    carried = ways[0]
-    if carried | np.uint32(1) == tag | np.uint32(1):
-        ways[0] = carried | dirty
+def _line_at(content, set_index, n_sets):
+    """The line that a way's content stands for."""
+    return (np.int64(content >> np.uint32(1)) - 1) * n_sets + set_index
+
+
+@njit
+def _touch(tags, set_index, tag, write):
+    """Bring ``tag`` to the most recent way of its set: (found, the evicted way's content)."""
+    one = np.uint32(1)
+    dirty = one if write else np.uint32(0)
+    carried = tags[set_index, 0]
+    if carried | one == tag | one:
+        tags[set_index, 0] = carried | dirty
         return True, np.uint32(0)
-    for way in range(1, ways.shape[0]):
-        here = ways[way]
-        ways[way] = carried
-        if here | np.uint32(1) == tag | np.uint32(1):
-            ways[0] = here | dirty
+    for way in range(1, tags.shape[1]):
+        here = tags[set_index, way]
+        tags[set_index, way] = carried
+        if here | one == tag | one:
+            tags[set_index, 0] = here | dirty
             return True, np.uint32(0)
         carried = here
-    ways[0] = tag | dirty
+    tags[set_index, 0] = tag | dirty
     return False, carried
 
 
@@ -246,6 +274,6 @@ def _dirty_lines(tags, tensors, line_bytes):
         for way in range(tags.shape[1]):
             content = tags[set_index, way]
             if content & np.uint32(1):
-                address = ((np.int64(content >> np.uint32(1)) - 1) * n_sets + set_index)
-                dirty[_tensor_at(address * line_bytes, tensors)] += 1
+                address = _line_at(content, set_index, n_sets) * line_bytes
+                dirty[_tensor_at(address, tensors)] += 1
     return dirty

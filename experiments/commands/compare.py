@@ -1,0 +1,52 @@
+"""Standard against tiled attention: bytes at each boundary, FLOPs, intensity, memory, bound.
+
+  hbmeter compare --gpu h200 --seq 4096 --head-dim 128
+  hbmeter compare --seq 8192 --mask causal --engine scratchpad --json
+"""
+
+
+def add_arguments(parser):
+    """Shape, GPU, tiles, launch."""
+    from .. import options
+
+    parser.add_argument("--engine", choices=("scratchpad", "l2"), default="l2",
+                        help="scratchpad: SM boundary only; l2: DRAM too (%(default)s)")
+    options.add_gpu(parser)
+    options.add_shape(parser)
+    options.add_launch(parser)
+    options.add_json(parser)
+
+
+def run(args):
+    """Count each schedule with its least-traffic tiles."""
+    from ...simulator.traffic import compare
+    from .. import options
+    from ..output import print_json
+
+    points = compare(options.problem(args), options.profile(args), order=args.order,
+                     blocks_per_sm=args.blocks_per_sm, engine=args.engine)
+    if args.json:
+        print_json(points)
+    else:
+        _show(points)
+
+
+def _show(points):
+    from ..output import seconds, si, table
+
+    rows = []
+    for point in points:
+        sm, dram, tiles = point["sm"], point["dram"], point["tiles"]
+        sm_bytes = sm["read_bytes"] + sm["write_bytes"]
+        rows.append([
+            point["schedule"], f"{tiles['br']}×{tiles['bc']}", si(sm["read_bytes"]),
+            si(sm["write_bytes"]), si(dram and dram["read_bytes"]),
+            si(dram and dram["write_bytes"]), f"{point['flops'] / sm_bytes:.1f}",
+            si(point["flops_executed"]["matmul"], "FLOP"), si(point["footprint_bytes"]),
+            seconds(point["time"]["bound_s"]), point["time"]["limiter"],
+        ])
+    header = ["schedule", "Br×Bc", "SM read", "SM write", "DRAM read", "DRAM write", "FLOP/SM B",
+              "matmul", "memory", "bound", "by"]
+    print(table(header, rows))
+    print("SM counted, DRAM predicted"
+          + (f" ({points[0]['l2']['model']})" if points[0]["l2"] else " by --engine l2"))
