@@ -1,0 +1,78 @@
+"""Launcher of standard.cu: standard attention, three launches with S and P in global memory."""
+
+from .base import THREADS, Kernel, Launch, ceil_div, padded
+
+ROW_BYTES = 49_152  # a row of S up to this size is read once
+
+
+class Standard(Kernel):
+    name = schedule = "standard"
+    tensors = ("Q", "K", "V", "S", "P", "O")
+    outputs = ("S", "P", "O")
+
+    def steps(self, tiles):
+        return super().steps(tiles) | {"bk": tiles.bk}
+
+    def scores_shared_bytes(self, problem, tiles):
+        """Shared memory of the scores: a step of Q and K, then the tile of S in their place."""
+        operands = (tiles.br + tiles.bc) * padded(tiles.bk, problem.dtype_bytes)
+        return max(operands, tiles.br * padded(tiles.bc, problem.dtype_bytes))
+
+    def softmax_shared_bytes(self, problem):
+        """Shared memory of the softmax: the row of S, when it fits."""
+        row = problem.kv_seq * problem.dtype_bytes
+        return ceil_div(row, 16) * 16 if row <= ROW_BYTES else 0
+
+    def output_shared_bytes(self, problem, tiles):
+        """Shared memory of the output: a step of P and V."""
+        values = tiles.bk * self.value_columns(problem, tiles) * problem.dtype_bytes
+        return tiles.br * padded(tiles.bk, problem.dtype_bytes) + values
+
+    def value_columns(self, problem, tiles):
+        """Columns of O of one thread block."""
+        return min(tiles.bc, problem.value_dim)
+
+    def shared_bytes(self, problem, tiles):
+        return max(launch.shared_bytes for launch in self.launches(problem, tiles))
+
+    def live_registers(self, problem, tiles):
+        operands = tiles.br // 16 * (16 // problem.dtype_bytes)
+        return tiles.br * tiles.bc // THREADS + operands + 64
+
+    def defines(self, problem, tiles):
+        return super().defines(problem, tiles) | {
+            "ROW_BYTES": str(ROW_BYTES),
+            "SCORES_SHARED_BYTES": str(self.scores_shared_bytes(problem, tiles)),
+            "OUTPUT_SHARED_BYTES": str(self.output_shared_bytes(problem, tiles)),
+        }
+
+    def launches(self, problem, tiles, order="row"):
+        heads, row_blocks = problem.head_count, ceil_div(problem.seq, tiles.br)
+        value_blocks = ceil_div(problem.value_dim, self.value_columns(problem, tiles))
+        shape, shifts = ("heads", "group", "n_q", "n_kv"), ("lo_shift", "hi_shift")
+        return (
+            Launch(
+                "hbmeter_standard_scores",
+                heads * row_blocks * ceil_div(problem.kv_seq, tiles.bc),
+                THREADS,
+                self.scores_shared_bytes(problem, tiles),
+                ("Q", "K", "S", *shape, "head_fastest", "scale"),
+            ),
+            Launch(
+                "hbmeter_standard_softmax",
+                heads * problem.seq,
+                THREADS,
+                self.softmax_shared_bytes(problem),
+                ("S", "P", "heads", "n_q", "n_kv", *shifts, "head_fastest"),
+            ),
+            Launch(
+                "hbmeter_standard_output",
+                heads * row_blocks * value_blocks,
+                THREADS,
+                self.output_shared_bytes(problem, tiles),
+                ("P", "V", "O", *shape, "head_fastest"),
+            ),
+        )
+
+
+KERNEL = Standard()

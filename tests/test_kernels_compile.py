@@ -1,0 +1,198 @@
+"""Do the kernels compile, without a GPU, for every architecture, and without spilling?"""
+
+import subprocess
+import sys
+
+import pytest
+from hbmeter import kernels
+from hbmeter.kernels import compiler
+from hbmeter.kernels.base import MAX_REGISTERS, scalar_arguments, tensor_shape
+from hbmeter.kernels.errors import Unavailable
+from hbmeter.simulator import schedules
+from hbmeter.simulator.errors import InputError
+from hbmeter.simulator.problem import Attention
+from hbmeter.simulator.tiles import Tiles
+
+ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a")
+REGISTERS_PER_SM = 65_536
+SMALL = Tiles(16, 16)
+
+
+def problem(**changes) -> Attention:
+    return Attention(batch=1, heads=2, seq=100).with_(**changes)
+
+
+@pytest.fixture(scope="module")
+def nvrtc():
+    try:
+        compiler.include_folders()
+        compiler.build(kernels.get("flash2"), problem(), SMALL)
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+def misfits(kernel, dtype, head_dim, arch, count, tiles) -> list[str]:
+    """A line for each entry point of a build that spills or cannot be launched."""
+    built = compiler.build(kernel, problem(dtype=dtype, head_dim=head_dim), tiles, arch, count)
+    assert built.cubin[:4] == b"\x7fELF"
+    entries = {launch.entry for launch in kernel.launches(problem(), tiles)}
+    assert set(built.resources) == entries
+    return [
+        f"{arch} {dtype} d {head_dim} {tiles} count {count}: {entry} {taken}"
+        for entry, taken in built.resources.items()
+        if taken.spill_store_bytes + taken.spill_load_bytes + taken.stack_bytes
+        or taken.registers > MAX_REGISTERS
+        or taken.registers * kernel.threads > REGISTERS_PER_SM
+    ]
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", kernels.names())
+def test_no_spills_at_any_default_tile(nvrtc, name, dtype, head_dim):
+    kernel = kernels.get(name)
+    choices = kernel.tile_choices(problem(dtype=dtype, head_dim=head_dim))
+    bad = [m for t in choices for m in misfits(kernel, dtype, head_dim, "sm_90a", False, t)]
+    assert not bad, "\n".join(bad)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("count", [False, True])
+@pytest.mark.parametrize("name", kernels.names())
+def test_no_spills_on_any_architecture_counting_or_not(nvrtc, name, arch, count):
+    kernel, bad = kernels.get(name), []
+    for dtype in kernel.dtypes:
+        for tiles in kernel.tile_choices(problem(dtype=dtype))[:2]:
+            bad += misfits(kernel, dtype, 128, arch, count, tiles)
+    assert not bad, "\n".join(bad)
+
+
+@pytest.mark.parametrize("name", kernels.names())
+def test_unequal_and_odd_head_dims_compile(nvrtc, name):
+    for head_dim, value_dim in ((192, 128), (48, 80), (256, 256)):
+        shape = problem(dtype="fp16", head_dim=head_dim, value_dim=value_dim)
+        kernel = kernels.get(name)
+        assert compiler.compile_cubin(kernel, shape, kernel.tile_choices(shape)[0])
+
+
+def test_counting_leaves_no_trace_in_a_plain_build(nvrtc):
+    for name in kernels.names():
+        plain, counting = (
+            compiler.compile_cubin(kernels.get(name), problem(), SMALL, count=c)
+            for c in (False, True)
+        )
+        assert b"counters" not in plain and len(plain) < len(counting)
+
+
+def test_sources_that_do_not_compile_show_the_compilers_log(nvrtc):
+    class Broken(type(kernels.get("flash2"))):
+        source = "#error no such kernel"
+
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        compiler.build(Broken(), problem(), SMALL)
+
+
+def test_missing_headers_are_reported_with_a_remedy(monkeypatch):
+    pytest.importorskip("nvidia")
+    monkeypatch.setattr(compiler, "HEADERS", ("no_such_header.h",))
+    compiler.include_folders.cache_clear()
+    try:
+        with pytest.raises(Unavailable, match=r"no_such_header.*hbmeter\[compile\]"):
+            compiler.include_folders()
+    finally:
+        compiler.include_folders.cache_clear()
+
+
+def test_ptxas_log_is_read_entry_by_entry():
+    log = """ptxas info    : Compiling entry function 'a' for 'sm_90a'
+ptxas         .     8 bytes stack frame, 24 bytes spill stores, 16 bytes spill loads
+ptxas info    : Used 40 registers, used 1 barriers, 8 bytes cumulative stack size, 32 bytes smem
+ptxas info    : Compiling entry function 'b' for 'sm_90a'
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 255 registers, used 0 barriers
+"""
+    assert compiler.parse_log(log) == {
+        "a": compiler.Resources(40, 24, 16, 8, 32),
+        "b": compiler.Resources(255, 0, 0, 0, 0),
+    }
+
+
+def test_importing_the_kernels_needs_neither_cupy_nor_cuda():
+    code = (
+        "import sys; sys.modules.update({'cupy': None, 'cuda': None, 'nvidia': None});"
+        "from hbmeter import kernels; [kernels.get(n) for n in kernels.names()];"
+        "import hbmeter.kernels.compiler, hbmeter.kernels.runner as r\n"
+        "try: r.require_gpu()\n"
+        "except RuntimeError as e: print(e)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "hbmeter[cuda13]" in done.stdout
+
+
+# ---- What a kernel says of itself ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", kernels.names())
+def test_every_kernel_implements_a_schedule_and_its_tensors(name):
+    kernel = kernels.get(name)
+    program = schedules.build(kernel.schedule, problem(), SMALL)
+    assert set(kernel.tensors) == {tensor.name for tensor in program.tensors}
+    used = {a for launch in kernel.launches(problem(), SMALL) for a in launch.arguments}
+    assert used == set(kernel.tensors) | (used & set(scalar_arguments(problem(), "row")))
+    assert kernel.outputs == tuple(t for t in kernel.tensors if t not in "QKV")
+    assert all(launch.entry.startswith("hbmeter_") for launch in kernel.launches(problem(), SMALL))
+
+
+@pytest.mark.parametrize("name", kernels.names())
+@pytest.mark.parametrize(
+    ("changes", "tiles", "message"),
+    [
+        ({}, Tiles(24, 64), "br 24: .* multiple of 16"),
+        ({}, Tiles(64, 40), "bc 40: .* multiple of 16"),
+        ({}, Tiles(64, 512), "bc 512: .* up to 256"),
+        ({}, Tiles(64, 64, stages=2), "stages 2: .* 1"),
+        ({"head_dim": 40}, SMALL, "head_dim 40: .* multiple of 16"),
+        ({"value_dim": 272}, SMALL, "value_dim 272: .* up to 256"),
+        ({"dtype": "fp8"}, SMALL, "fp8"),
+        ({"dtype": "fp64"}, SMALL, "fp64.*valid: bf16, fp16, fp32"),
+        ({}, Tiles(256, 256), "registers|shared memory"),
+    ],
+)
+def test_what_a_kernel_cannot_run_is_refused_with_a_reason(name, changes, tiles, message):
+    with pytest.raises(InputError, match=message):
+        kernels.get(name).check(problem(**changes), tiles)
+
+
+def test_refusals_that_only_some_kernels_have():
+    with pytest.raises(InputError, match="bk 8"):
+        kernels.get("standard").check(problem(), Tiles(64, 64, bk=8))
+    with pytest.raises(InputError, match=r"needs .* bytes of shared memory"):
+        kernels.get("flash2").check(problem(dtype="fp32", head_dim=256), Tiles(64, 128))
+    with pytest.raises(InputError, match="thread blocks"):
+        kernels.get("flash2").check(problem(batch=1 << 16, heads=1 << 15, seq=17), SMALL)
+    with pytest.raises(InputError, match="'flash2'"):
+        kernels.get("flash3")
+    with pytest.raises(InputError, match="order"):
+        scalar_arguments(problem(), "column")
+
+
+@pytest.mark.parametrize("name", kernels.names())
+def test_default_tiles_are_accepted_for_usual_head_dims(name):
+    kernel = kernels.get(name)
+    for dtype in kernel.dtypes:
+        for head_dim in (32, 64, 128, 256):
+            shape = problem(dtype=dtype, head_dim=head_dim)
+            choices = kernel.tile_choices(shape)
+            assert choices and all(kernel.accepts(shape, tiles) for tiles in choices)
+
+
+def test_shapes_and_shifts_of_the_arguments():
+    shape = problem(seq=5, kv_seq=9, kv_heads=1, value_dim=64, mask="window:3")
+    assert tensor_shape("K", shape) == (1, 1, 9, 128)
+    assert tensor_shape("P", shape) == (1, 2, 5, 9)
+    assert tensor_shape("O", shape) == (1, 2, 5, 64)
+    assert tensor_shape("LSE", shape) == (1, 2, 5)
+    scalars = scalar_arguments(shape, "head")
+    assert (scalars["lo_shift"], scalars["hi_shift"], scalars["head_fastest"]) == (2, 5, 1)
+    full = scalar_arguments(problem(), "row")
+    assert full["lo_shift"] == -full["hi_shift"] == -(2**29)
