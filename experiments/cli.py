@@ -1,4 +1,4 @@
-"""The command ``hbmeter``: finds subcommands by listing ``commands/`` and maps errors to exit codes.
+"""The command ``hbmeter``: subcommands are found by listing ``commands/``.
 
 Exit codes: 0 done; 1 a check or comparison failed; 2 bad input; 3 what it needs is not there.
 """
@@ -11,8 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ..hwprofiles import ProfileError
-from ..simulator.errors import InputError
 from ..kernels.errors import Unavailable
+from ..simulator.errors import InputError
 
 DONE, FAILED, BAD_INPUT, UNAVAILABLE = 0, 1, 2, 3
 

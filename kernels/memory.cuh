@@ -85,6 +85,17 @@ struct Memory {
         return word;
     }
 
+    // Starts copying 16 bytes to shared memory without registers (sm_80 and later); 16 zeros where
+    // not `valid`.
+    template <int TENSOR>
+    __device__ __forceinline__ void copy_async(unsigned to, const void* from, bool valid) {
+#ifdef COUNT
+        bytes[2 * TENSOR] += valid ? 16 : 0;
+#endif
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     :: "r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+    }
+
     template <int TENSOR, class Word> __device__ __forceinline__ void store(void* to, Word word) {
 #ifdef COUNT
         bytes[2 * TENSOR + 1] += sizeof(Word);

@@ -19,7 +19,7 @@ from .problem import Attention
 from .tape import INSTRUCTION, NO_VAR, PHASE, TENSOR, TILE, Kind, record
 from .tiles import Tiles
 
-TENSOR_ALIGN_BYTES = 512  # what CUDA allocators align to
+TENSOR_ALIGN_BYTES = 4096  # no two tensors share a unit of the L2 reader
 
 
 class Space(StrEnum):

@@ -60,13 +60,10 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
 def _beyond_l2(program, gpu, blocks_per_sm: int, order: str) -> dict:
     from .engines import l2
 
-    count = l2.simulate(
-        program, size_bytes=gpu.l2.size_bytes, line_bytes=gpu.l2.line_bytes,
-        sector_bytes=gpu.l2.sector_bytes, slots=gpu.sm_count * blocks_per_sm, order=order,
-    )
+    count = l2.simulate(program, gpu, blocks_per_sm=blocks_per_sm, order=order)
     return {
         "l2": {"sectors_read": count.sectors_read, "sectors_written": count.sectors_written,
-               "hit_rate": count.hit_rate, "model": l2.MODEL},
+               "hit_rate": count.hit_rate, "model": count.model},
         "dram": {"read_bytes": count.dram_read_bytes, "write_bytes": count.dram_write_bytes,
                  "dirty_bytes_at_end": count.dirty_bytes_at_end, "by_tensor": count.by_tensor},
     }

@@ -3,7 +3,8 @@
 Every load and store of a thread block crosses the SM boundary once. No instruction depends on the
 batch or head index except through addresses, so one head is walked and multiplied: exact for any
 batch and heads. Likewise the trips of an innermost loop move equal bytes but for the last, ragged
-one: the first is walked for all the others. Bytes are what FlashAttention (arXiv 2205.14135, section 3.2) calls HBM accesses.
+one: the first is walked for all the others. Bytes are what FlashAttention (arXiv 2205.14135,
+section 3.2) calls HBM accesses.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..jit import njit
-from ..ops import OP_B_TRANSPOSED, OP_FLOPS, OP_IS_MATMUL, OP_IS_REDUCTION, OP_UNIT, Unit
+from ..ops import (
+    OP_B_TRANSPOSED,
+    OP_FLOPS,
+    OP_IS_MATMUL,
+    OP_IS_REDUCTION,
+    OP_UNIT,
+    Unit,
+)
 from ..program import Program
 from ..tape import Kind
 from .walk import END, LOOP, enter_loop, extent, next_trip, value
@@ -148,10 +156,7 @@ def _count_compute(row, shape, flops, trips):
     rows, cols = shape[row.a, 0], shape[row.a, 1]
     work = rows * cols
     if OP_IS_MATMUL[row.op]:
-        if OP_B_TRANSPOSED[row.op]:
-            cols = shape[row.b, 0]
-        else:
-            cols = shape[row.b, 1]
+        cols = shape[row.b, 0] if OP_B_TRANSPOSED[row.op] else shape[row.b, 1]
         work *= cols
     elif OP_IS_REDUCTION[row.op]:
         cols = 1

@@ -1,0 +1,173 @@
+"""Kernels on a GPU against predictions: results, counted bytes, times and hardware counters.
+
+  hbmeter verify --out h200.json     measure on this machine's GPU, minutes; resumes when stopped
+  hbmeter verify --quick             a few small points
+  hbmeter verify --recorded          the same table from the measurements in the repository
+  hbmeter verify --ncu mine.csv --schedule flash2 --seq 8192 --br 128 --bc 64
+                                     your own kernel's export, one attention call, against it
+
+counted: bytes that kernels built with counting report; measured: hardware counters (medians of
+repeats); predicted: the simulator, made anew each time. An export comes from
+  ncu --csv --page raw --print-units base --metrics … python mine.py > mine.csv
+Exits with 1 when a bar fails: results within the dtype's error limit; counted bytes equal to the
+schedule's, tensor by tensor; SM reads within 0.1% of the counter where a kernel does not spill
+(--ncu: SM bytes within 2%, DRAM reads within 15%). In the table * marks a kernel that spills, and
+"L2 sectors ≤" is an upper limit: requests of several SMs for one line are merged before L2.
+"""
+
+import argparse
+import os
+import sys
+
+
+def add_arguments(parser):
+    """Where measurements come from, and the shape for --ncu."""
+    from .. import options
+
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--out", metavar="FILE", help="keep the measurements (JSON)")
+    source.add_argument("--recorded", nargs="*", metavar="FILE",
+                        help="no GPU: kept measurements, or those of these files")
+    source.add_argument("--ncu", metavar="FILE.csv", help="no GPU: your Nsight Compute export")
+    parser.add_argument("--quick", action="store_true", help="a few small points")
+    parser.add_argument("--no-counters", action="store_true",
+                        help="without Nsight Compute: results, times and counted bytes")
+    parser.add_argument("--repeats", type=_repeats, default=3, metavar="N",
+                        help="times that the counters are read (%(default)s)")
+    group = parser.add_argument_group("with --ncu")
+    group.add_argument("--schedule", default="flash2", metavar="S",
+                       help="of the exported kernel (%(default)s)")
+    group.add_argument("--kernel", metavar="REGEX", help="only kernels with such a name")
+    group.add_argument("--calls", type=_repeats, default=1, metavar="N",
+                       help="attention calls in the export (%(default)s); sums are divided by it")
+    options.add_shape(parser)
+    parser.add_argument("--gpu", metavar="NAME|FILE.yaml",
+                        help="profile to predict with (the measured GPU's; --ncu: h200)")
+    options.add_tiles(parser)
+    options.add_launch(parser)
+    options.add_json(parser)
+
+
+def _repeats(text):
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
+def run(args):
+    """Measure or read, compare, print."""
+    if args.ncu is not None:
+        return _own_export(args)
+    if args.recorded is not None:
+        return _recorded(args)
+    return _measure(args)
+
+
+def _recorded(args):
+    from ...kernels.errors import Unavailable
+    from .. import records
+
+    found = [records.load(path) for path in args.recorded] or records.load_all()
+    if not found:
+        raise Unavailable("no measurements are kept in this installation: measure with "
+                          "hbmeter verify --out FILE on a GPU, and read it with --recorded FILE")
+    return _report(args, found)
+
+
+def _measure(args):
+    from ...simulator.errors import InputError
+    from .. import grid, measure, records
+
+    if args.out and os.path.isdir(args.out):  # known now rather than after minutes
+        raise InputError(f"--out {args.out} is a folder; name a file")
+    document, why = measure.measure(
+        grid.points(args.quick), args.out, counters=not args.no_counters, repeats=args.repeats
+    )
+    record = records.Record(args.out or "this machine", document["provenance"],
+                            document["points"])
+    failed = _report(args, [record])
+    if why is not None:
+        print(f"hbmeter: no hardware counters: {why}", file=sys.stderr)
+    return failed or (3 if why is not None else 0)
+
+
+def _report(args, found):
+    """Print the comparison of records; 1 when a bar fails."""
+    from .. import verify
+    from ..output import print_json
+
+    rows = [row for record in found
+            for row in verify.comparison(record, verify.gpu_profile(record, args.gpu))]
+    failed = verify.failures(rows)
+    if args.json:
+        print_json({"provenance": [record.provenance for record in found], "points": rows,
+                    "summary": verify.summary(rows), "failures": failed})
+    else:
+        _show(found, rows, failed)
+    return 1 if failed else 0
+
+
+def _show(found, rows, failed):
+    from .. import verify
+
+    for record in found:
+        origin = record.provenance
+        print(f"{record.name}: {record.gpu}, driver {origin.get('driver')}, ncu "
+              f"{origin.get('ncu')}, {origin.get('date')}, revision {origin.get('git_revision')}")
+    print(verify.table_text(rows))
+    print()
+    print(verify.summary_text(rows))
+    models = sorted({row["l2_model"] for row in rows if row["l2_model"]})
+    print(f"L2 and DRAM predicted by: {'; '.join(models) or 'no profile of this GPU (--gpu)'}")
+    measured = sum(row["sm_read_measured"] is not None for row in rows)
+    print(f"{len(rows)} points, {measured} with hardware counters; errors are (predicted − "
+          "measured) / measured, spilling points left out of the summary")
+    for line in failed:
+        print(f"FAILED: {line}")
+    if not failed:
+        print("every bar passed")
+
+
+def _own_export(args):
+    from ...hwprofiles import load
+    from ...simulator.traffic import traffic
+    from .. import options, own_export
+    from ..output import print_json
+
+    launches = own_export.launches_of(args.ncu, args.kernel)
+    problem, gpu = options.problem(args), load(args.gpu or "h200")
+    point = traffic(args.schedule, problem, gpu,
+                    options.tiles(args, args.schedule, problem, gpu),
+                    order=args.order, blocks_per_sm=args.blocks_per_sm)
+    rows = own_export.compare(launches, point, args.calls)
+    failed = [row for row in rows if row["agrees"] is False]
+    if args.json:
+        print_json({"launches": [x.function for x in launches], "calls": args.calls,
+                    "prediction": point, "boundaries": rows})
+    else:
+        _show_export(args, launches, point, rows, failed)
+    return 1 if failed else 0
+
+
+def _show_export(args, launches, point, rows, failed):
+    from ..output import si, table
+    from ..verify import percent
+
+    names = ", ".join(dict.fromkeys(x.function for x in launches))
+    tiles = point["tiles"]
+    print(f"{args.ncu}: {len(launches)} launch(es) of {names}, taken as {args.calls} call(s)")
+    print(f"prediction: {point['schedule']} on {point['gpu']}, Br {tiles['br']}, Bc {tiles['bc']},"
+          f" {point['blocks_per_sm']} block(s) per SM, {point['order']} fastest; L2 model: "
+          f"{point['l2']['model']}")
+    verdict = {True: "agrees", False: "DIFFERS", None: "–"}
+    print(table(["boundary", "predicted", "measured", "error", ""], [
+        [row["boundary"], *(si(row[x], "" if "sectors" in row["boundary"] else "B")
+                            for x in ("predicted", "measured")),
+         percent(row["error"], 2), verdict[row["agrees"]]]
+        for row in rows
+    ]))
+    for row in rows:
+        if row["note"]:
+            print(f"{row['boundary']}: {row['note']}")
+    if failed and len(launches) > args.calls:
+        print("several launches are summed; if they are separate calls, give --calls N")

@@ -1,0 +1,54 @@
+"""Experiments: one file each, found by listing this folder.
+
+A module has a docstring (first line: its title; the rest: what it asks and how to read it),
+``ORDER`` (its place in the report) and
+
+- ``run(problem, gpu) -> list of flat dicts``: the table, which is also its CSV file;
+- ``plot(table) -> Figure``, not called for an empty table;
+- ``describe(table) -> str``: what the figure shows, with numbers, for those who cannot see it;
+- ``notes(table) -> list of str``: settings and caveats for the caption;
+- ``tables(table) -> list of Table``: what the report prints beside it;
+
+and, when it answers the report's question, ``answer(table) -> list of str``: lines for the top of
+the page.
+
+Files whose name starts with ``_`` are not experiments.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table for readers: cells are text, the first column names the row.
+
+    ``folded`` ones are shown only when asked for.
+    """
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+    folded: bool = False
+
+
+def names() -> tuple[str, ...]:
+    """Names of all experiments in the order of the report."""
+    found = [f.stem for f in Path(__file__).parent.glob("[!_]*.py")]
+    return tuple(sorted(found, key=lambda name: (get(name).ORDER, name)))
+
+
+def get(name: str):
+    """The experiment's module."""
+    return import_module(f".{name}", __name__)
+
+
+def title(name: str) -> str:
+    """The experiment's title: the first line of its docstring."""
+    return get(name).__doc__.strip().splitlines()[0].rstrip(".")
+
+
+def question(name: str) -> str:
+    """The rest of the docstring, as one paragraph."""
+    return " ".join(" ".join(get(name).__doc__.strip().splitlines()[1:]).split())

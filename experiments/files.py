@@ -1,0 +1,43 @@
+"""Output files: a folder that can be written, whole files or none, tables as CSV."""
+
+import csv
+import io
+import os
+from pathlib import Path
+
+from ..simulator.errors import InputError
+
+
+def output_folder(path: str) -> Path:
+    """The folder, created when it is not there. Raises InputError when it cannot be written."""
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out {path} is a file; name a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {path}: cannot create the folder ({error.strerror})") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"--out {path}: the folder is not writable")
+    return folder
+
+
+def write_atomic(path: Path, content: str | bytes):
+    """Write a file under another name first: readers see the old file or the new one, whole."""
+    data = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def csv_text(rows: list[dict]) -> str:
+    """A table as CSV: the columns of all rows in the order they appear; None is empty."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()

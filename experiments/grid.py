@@ -1,0 +1,121 @@
+"""The grid of points that ``hbmeter verify`` measures: kernels, shapes, tiles and grid orders."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..simulator.problem import Attention
+from ..simulator.tiles import Tiles
+
+SHAPE = ("batch", "heads", "kv_heads", "seq", "kv_seq", "head_dim", "value_dim", "dtype", "mask")
+TILES = ("br", "bc", "stages", "bk")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One kernel on one problem with one choice of tiles and one grid order."""
+
+    kernel: str
+    problem: Attention
+    tiles: Tiles
+    order: str = "row"
+
+    @cached_property
+    def document(self) -> dict:
+        """The point as JSON has it."""
+        return {
+            "kernel": self.kernel,
+            "problem": {name: getattr(self.problem, name) for name in SHAPE},
+            "tiles": {name: getattr(self.tiles, name) for name in TILES},
+            "order": self.order,
+        }
+
+    @classmethod
+    def of(cls, document: dict) -> "Point":
+        """The point of a JSON document; other keys are ignored."""
+        return cls(document["kernel"], Attention(**document["problem"]),
+                   Tiles(**document["tiles"]), document["order"])
+
+    def __str__(self):
+        return f"{self.kernel} {self.shape} {self.tiles.br}×{self.tiles.bc} {self.order}"
+
+    @property
+    def shape(self) -> str:
+        """Such as "1×16/4 4096 d128 fp16 causal": batch × heads / KV heads, length, and so on."""
+        p = self.problem
+        heads = f"{p.heads}" if p.kv_heads == p.heads else f"{p.heads}/{p.kv_heads}"
+        length = f"{p.seq}" if p.kv_seq == p.seq else f"{p.seq}→{p.kv_seq}"
+        return f"{p.batch}×{heads} {length} d{p.head_dim} {p.dtype} {p.mask}"
+
+
+def points(quick: bool = False) -> tuple[Point, ...]:
+    """The recorded grid: minutes on an H200; ``quick``: a few small points of each kernel.
+
+    K and V of all heads are below the L2 for some points and above it for others. Lengths are
+    multiples of 16, so that every store is of whole sectors.
+    """
+    found = tuple([*_flash2(), *_flash1(), *_standard()])
+    if not quick:
+        return found
+    small = [p for p in found if p.problem.seq <= 2048]
+    return tuple(p for name in ("flash2", "flash1", "standard")
+                 for p in [x for x in small if x.kernel == name][:3])
+
+
+def _problem(heads: int, seq: int, head_dim: int, dtype="fp16", mask="full", kv_heads=None):
+    return Attention(1, heads, seq, head_dim, kv_heads, dtype=dtype, mask=mask)
+
+
+def _flash2() -> Iterator[Point]:
+    """One wave and many, K and V of all heads from 0.5 to 134 MB."""
+    rows_of_128 = Tiles(128, 64)
+    for heads, seq in ((64, 512), (16, 1024), (16, 2048)):
+        yield Point("flash2", _problem(heads, seq, 128), rows_of_128)
+    for mask in ("full", "causal"):
+        for order in ("row", "head"):
+            yield Point("flash2", _problem(16, 4096, 128, mask=mask), rows_of_128, order)
+            yield Point("flash2", _problem(32, 8192, 128, mask=mask), rows_of_128, order)
+            yield Point("flash2", _problem(8, 16384, 64, mask=mask), Tiles(128, 128), order)
+    for order in ("row", "head"):
+        yield Point("flash2", _problem(4, 32768, 128), rows_of_128, order)
+        yield Point("flash2", _problem(16, 4096, 128), Tiles(64, 64), order)
+        yield Point("flash2", _problem(16, 4096, 64, "fp32"), Tiles(64, 64), order)
+        yield Point("flash2", _problem(32, 4096, 128, kv_heads=8), rows_of_128, order)
+    yield Point("flash2", _problem(16, 4096, 128), Tiles(64, 128))
+    yield Point("flash2", _problem(8, 16384, 128, mask="window:4096"), rows_of_128)
+    yield Point("flash2", _problem(16, 8192, 64, kv_heads=2), Tiles(128, 128), "head")
+    yield Point("flash2", _problem(16, 8192, 64, "fp32", "causal"), Tiles(64, 64), "head")
+    yield Point("flash2", _problem(16, 2048, 128, "fp32"), Tiles(64, 64))
+    yield Point("flash2", _problem(16, 4096, 128, "bf16"), rows_of_128)
+    for seq in (2048, 8192):
+        yield Point("flash2", _problem(16, seq, 64), Tiles(64, 64))
+
+
+def _flash1() -> Iterator[Point]:
+    """One thread block a head: heads enough to use the SMs."""
+    for seq in (512, 1024, 2048):
+        yield Point("flash1", _problem(128, seq, 64), Tiles(64, 64))
+    for mask in ("full", "causal"):
+        yield Point("flash1", _problem(128, 2048, 64, mask=mask), Tiles(64, 128))
+        yield Point("flash1", _problem(64, 4096, 64, mask=mask), Tiles(64, 128))
+        yield Point("flash1", _problem(64, 2048, 128, mask=mask), Tiles(64, 64))
+    yield Point("flash1", _problem(64, 3072, 128), Tiles(64, 64))
+    yield Point("flash1", _problem(64, 2048, 64), Tiles(128, 64))
+    yield Point("flash1", _problem(128, 1024, 64, "fp32"), Tiles(64, 64))
+    yield Point("flash1", _problem(64, 2048, 64, kv_heads=16), Tiles(64, 64))
+
+
+def _standard() -> Iterator[Point]:
+    """S and P from 8 to 700 MB each."""
+    tiles = Tiles(128, 128)
+    for heads, seq in ((16, 512), (16, 1024), (8, 2048), (4, 8192), (1, 16384)):
+        yield Point("standard", _problem(heads, seq, 64), tiles)
+    for order in ("row", "head"):
+        yield Point("standard", _problem(8, 4096, 64), tiles, order)
+        yield Point("standard", _problem(8, 4096, 128), tiles, order)
+    yield Point("standard", _problem(16, 2048, 64), Tiles(64, 64))
+    yield Point("standard", _problem(8, 4096, 64, mask="causal"), tiles)
+    yield Point("standard", _problem(8, 2048, 64, "fp32"), Tiles(64, 64))
+    yield Point("standard", _problem(16, 2048, 128, kv_heads=4), tiles)
+    # Rows of S above 48 KiB: the softmax reads them twice.
+    yield Point("standard", _problem(1, 13312, 64, "fp32"), Tiles(64, 64))

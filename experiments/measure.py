@@ -1,0 +1,236 @@
+"""Measures the points of a grid on this machine's GPU: results, times, counted bytes, counters."""
+
+import hashlib
+import json
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+
+from .. import kernels
+from ..kernels.errors import Unavailable
+from ..simulator.errors import InputError
+from . import grid, ncu, records
+from .ncu_csv import Profiled
+from .profile_child import PROGRESS
+
+SAMPLES = 10
+WARM_UP = 3
+CHILD = f"{__package__}.profile_child"
+NOTES = {
+    "clocks": "left alone; times are CUDA event times of all launches of a call, caches warm",
+    "cache_control": "counters: caches flushed before each launch (ncu --cache-control all), "
+                     "clocks left alone (ncu --clock-control none)",
+}
+
+
+def measure(points, out: str | None, *, counters: bool = True, repeats: int = 3,
+            report=None) -> tuple[dict, Unavailable | None]:
+    """(record document, why there are no counters or None) of ``points`` on this GPU.
+
+    ``out`` names the record file (None: keep nothing); results stream to ``out``.partial and a
+    run that was stopped goes on from there. Points that this GPU cannot run are left out with a
+    note. Raises Unavailable without a GPU or CuPy.
+    """
+    from ..kernels import runner
+
+    cupy = runner.require_gpu()
+    report = report or Progress(sys.stderr)
+    path, why = None, None
+    if counters:
+        try:
+            path = ncu.find()
+        except Unavailable as error:
+            why = error
+    provenance = records.provenance(cupy, path and ncu.version(path), source_hash(), NOTES)
+    header = {key: provenance[key] for key in ("format", "gpu", "driver", "kernel_sources")}
+    partial = records.Partial(out and f"{out}.partial", header)
+    if partial.resumed:
+        report.note(f"going on from {out}.partial, which has {partial.resumed} results")
+    points = _run_all(points, partial, report)
+    for repeat in range(repeats if path else 0):
+        try:
+            _count_all(path, points, repeat, partial, report)
+        except Unavailable as error:
+            why = error
+            break
+    report.end()
+    document = records.document(provenance, [_gather(p, partial, repeats) for p in points])
+    if out:
+        records.save(out, document)
+        if why is None:  # else a later run adds the counters
+            partial.finish()
+    return document, why
+
+
+def source_hash() -> str:
+    """Changes with any CUDA source or launcher."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in kernels.FOLDER.iterdir() if p.suffix in (".cu", ".cuh", ".py")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _key(point: grid.Point, part: str) -> str:
+    return f"{json.dumps(point.document)} {part}"
+
+
+def _gather(point: grid.Point, partial: records.Partial, repeats: int) -> dict:
+    keys = [_key(point, f"counters {repeat}") for repeat in range(repeats)]
+    counters = [partial[key] for key in keys if key in partial]
+    return point.document | partial[_key(point, "run")] | {"counters": counters}
+
+
+# ---- Results, times, counted bytes ------------------------------------------------------------
+
+
+def _run_all(points, partial: records.Partial, report) -> list[grid.Point]:
+    """Run what has not been run; the points that this GPU can run."""
+    missing = [point for point in points if _key(point, "run") not in partial]
+    report.start("running and timing", len(missing))
+    for number, point in enumerate(missing):
+        report.step(number, point)
+        try:
+            partial.put(_key(point, "run"), run_point(point))
+        except InputError as error:
+            report.note(f"left out: {error}")
+    return [point for point in points if _key(point, "run") in partial]
+
+
+@lru_cache(maxsize=1)
+def _inputs_and_reference(problem):
+    from ..kernels import runner
+
+    inputs = runner.random_inputs(problem)
+    return inputs, runner.reference(problem, *inputs)
+
+
+def run_point(point: grid.Point) -> dict:
+    """Attributes, error, times and counted bytes of one point."""
+    from ..kernels import runner
+
+    kernel = kernels.get(point.kernel)
+    inputs, expected = _inputs_and_reference(point.problem)
+    call = (kernel, point.problem, point.tiles)
+    plain = runner.run(*call, *inputs, point.order)
+    counted = runner.run(*call, *inputs, point.order, count=True)
+    times = runner.time_ms(*call, *inputs, point.order, warmup=WARM_UP, repeats=SAMPLES)
+    attributes = runner.attributes(*call, point.order)
+    errors = _errors(plain.outputs, expected)
+    return {
+        "attributes": {entry: asdict(found) for entry, found in attributes.items()},
+        "error": errors,
+        "times_ms": list(times.samples_ms),
+        "counted": counted.bytes,
+    }
+
+
+def _errors(outputs: dict, expected: dict) -> dict:
+    """{"O": {"written": every element, "relative": ‖x − reference‖ / ‖reference‖ or None}, …}.
+
+    S and P of standard attention have no reference: only whether every element was written.
+    """
+    from ..kernels import runner
+
+    found = {}
+    for name, stored in outputs.items():
+        array = runner.to_float(stored)
+        cupy = runner.require_gpu()
+        written = not bool(cupy.isnan(array).any())  # outputs start as NaN
+        relative = None
+        if name in expected:
+            difference = array.astype(cupy.float64) - expected[name]
+            relative = float(cupy.linalg.norm(difference) / cupy.linalg.norm(expected[name]))
+        finite = relative is not None and relative == relative and relative < float("inf")
+        found[name] = {"written": written, "relative": relative if finite else None}
+    return found
+
+
+# ---- Counters ---------------------------------------------------------------------------------
+
+
+def _count_all(path: str, points, repeat: int, partial: records.Partial, report) -> None:
+    """One run of all points under ncu, unless an earlier run has its counters."""
+    part = f"counters {repeat}"
+    missing = [point for point in points if _key(point, part) not in partial]
+    if not missing:
+        return
+    report.start(f"counters, repeat {repeat + 1}", len(missing))
+
+    def on_line(line: str) -> None:
+        if line.startswith(PROGRESS):
+            number = int(line.removeprefix(PROGRESS))
+            report.step(number, missing[number])
+
+    with tempfile.TemporaryDirectory(prefix="hbmeter-") as folder:
+        spec = Path(folder) / "points.json"
+        spec.write_text(json.dumps([point.document for point in missing]), encoding="utf-8")
+        answer = ncu.profile(path, CHILD, [str(spec)], on_line=on_line)
+    if answer.dropped:
+        report.note(f"this GPU does not have {', '.join(answer.dropped)}")
+    for point, launches in zip(missing, by_point(missing, answer.launches), strict=True):
+        partial.put(_key(point, part), [
+            {"kernel": launch.function, "metrics": launch.metrics} for launch in launches
+        ])
+
+
+def by_point(points, launches: list[Profiled]) -> list[list[Profiled]]:
+    """The profiled launches of each point, by their order.
+
+    Raises Unavailable when they are not the launches that the points make.
+    """
+    expected = [
+        [launch.entry for launch in
+         kernels.get(point.kernel).launches(point.problem, point.tiles, point.order)]
+        for point in points
+    ]
+    names = [name for entries in expected for name in entries]
+    seen = [launch.function for launch in launches]
+    if seen != names:
+        wrong = next((i for i, pair in enumerate(zip(names, seen, strict=False))
+                      if pair[0] != pair[1]), min(len(names), len(seen)))
+        got = seen[wrong] if wrong < len(seen) else "nothing"
+        want = names[wrong] if wrong < len(names) else "nothing"
+        raise Unavailable(
+            f"the profiled launches are not those of the points: {len(seen)} launches, "
+            f"{len(names)} expected; number {wrong} is {got}, expected {want}; counters are left "
+            "out"
+        )
+    rest = iter(launches)
+    return [[next(rest) for _ in entries] for entries in expected]
+
+
+# ---- Progress ---------------------------------------------------------------------------------
+
+
+class Progress:
+    """A line that says how far a stage is and how long it will take, on a terminal only."""
+
+    def __init__(self, stream):
+        self.stream, self.shown = stream, stream.isatty()
+        self.start("", 0)
+
+    def start(self, stage: str, total: int) -> None:
+        """A stage of ``total`` points begins."""
+        self.stage, self.total, self.began = stage, total, time.monotonic()
+
+    def step(self, number: int, point) -> None:
+        """Point ``number`` (from 0) begins."""
+        if not self.shown:
+            return
+        spent = time.monotonic() - self.began
+        left = f", about {spent / number * (self.total - number):.0f} s left" if number else ""
+        text = f"{self.stage}: {number + 1} of {self.total}{left}: {point}"
+        print(f"\r\033[K{text[:110]}", end="", file=self.stream, flush=True)
+
+    def note(self, text: str) -> None:
+        """Something to know, on every kind of stream."""
+        self.end()
+        print(f"hbmeter verify: {text}", file=self.stream, flush=True)
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self.shown:
+            print("\r\033[K", end="", file=self.stream, flush=True)

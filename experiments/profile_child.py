@@ -1,0 +1,44 @@
+"""What ``hbmeter verify`` runs under Nsight Compute: each point of a JSON list once, in order.
+
+  python -m hbmeter.experiments.profile_child POINTS.json
+
+Nothing else that it launches has a name with hbmeter_, so the profiled launches are exactly those
+of the points. No warm-up: ncu replays each launch by itself, caches flushed.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+PROGRESS = "hbmeter-point "
+
+
+def main(path: str) -> None:
+    """Run the points; a line ``hbmeter-point I`` before each."""
+    from ..kernels import get, runner
+    from .grid import Point
+
+    for number, document in enumerate(json.loads(Path(path).read_text(encoding="utf-8"))):
+        print(f"{PROGRESS}{number}", flush=True)
+        point = Point.of(document)
+        # ncu saves what a launch may touch: leave it no memory that is not in use.
+        runner.require_gpu().get_default_memory_pool().free_all_blocks()
+        inputs = _inputs(point.problem)
+        runner.run(get(point.kernel), point.problem, point.tiles, *inputs, point.order)
+
+
+def _inputs(problem):
+    """Random numbers for one head, the same for all: counters do not depend on them."""
+    from ..kernels import runner
+    from ..kernels.base import tensor_shape
+
+    cupy = runner.require_gpu()
+    one = runner.random_inputs(problem.with_(batch=1, heads=1, kv_heads=1))
+    return tuple(
+        cupy.ascontiguousarray(cupy.broadcast_to(array, tensor_shape(name, problem)))
+        for name, array in zip("QKV", one, strict=True)
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,252 @@
+"""Recorded measurements against predictions: one row a point, a summary, and the bars to pass.
+
+Words: *counted* bytes come from kernels built with counting on, *measured* ones from hardware
+counters, *predicted* ones from the simulator. What is missing is None.
+"""
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from statistics import mean, median
+
+from .. import kernels
+from ..hwprofiles import ProfileError, load
+from ..simulator import schedules
+from ..simulator.engines import scratchpad
+from . import ncu
+from .commands.check import LIMITS
+from .grid import Point
+from .ncu_csv import Profiled
+from .records import Record
+
+SM_READ_LIMIT = 1e-3  # |error| of SM reads on points that do not spill
+BOUNDARIES = ("sm_read", "sm_write", "dram_read", "dram_write")
+SECTOR_BYTES = 32
+
+
+def gpu_profile(record: Record, name: str | None = None):
+    """The profile of the record's GPU (or ``name``); None when hbmeter has none of it."""
+    if name is not None:
+        return load(name)
+    try:
+        return load(record.gpu)
+    except ProfileError:
+        return None
+
+
+def comparison(record: Record, profile=None) -> list[dict]:
+    """One flat dict a point: what was counted, predicted and measured (bytes, sectors, ms).
+
+    ``profile`` of the GPU defaults to hbmeter's own; without any, L2 and DRAM are not predicted.
+    """
+    profile = profile or gpu_profile(record)
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(lambda data: _row(record, data, profile), record.points))
+
+
+def _row(record: Record, data: dict, profile) -> dict:
+    point = Point.of(data)
+    attributes = data["attributes"].values()
+    blocks_per_sm = min(entry["blocks_per_sm"] for entry in attributes)
+    row = {
+        "gpu": record.gpu, "record": record.name,
+        "kernel": point.kernel, "schedule": kernels.get(point.kernel).schedule,
+        "shape": point.shape, "problem": data["problem"], "tiles": data["tiles"],
+        "order": point.order, "blocks_per_sm": blocks_per_sm,
+        "registers": max(entry["registers"] for entry in attributes),
+        "local_bytes": max(entry["local_bytes"] for entry in attributes),
+        "compulsory_read": point.problem.compulsory_read_bytes,
+        "compulsory_write": point.problem.compulsory_write_bytes,
+    }
+    row |= _counted(data["counted"]) | _predicted(point, row["schedule"], profile, blocks_per_sm)
+    row |= _measured(data["counters"]) | _results(point, data)
+    row["counts_equal"] = row.pop("predicted_by_tensor") == data["counted"]
+    row["spills"] = bool(row["local_bytes"] or row["local_instructions_measured"])
+    return row | _errors(row)
+
+
+def _counted(counted: dict) -> dict:
+    return {f"sm_{way}_counted": sum(tensor[f"{way}_bytes"] for tensor in counted.values())
+            for way in ("read", "write")}
+
+
+def _predicted(point: Point, schedule: str, profile, blocks_per_sm: int) -> dict:
+    """Predictions with the thread blocks per SM that the driver reported for the kernel.
+
+    A kernel of several launches is given the fewest of them in all its phases.
+    """
+    count = scratchpad.count(schedules.build(schedule, point.problem, point.tiles))
+    found = {
+        "sm_read_predicted": count.read_bytes, "sm_write_predicted": count.write_bytes,
+        "predicted_by_tensor": count.by_tensor, "l2_model": None,
+        "l2_read_sectors_predicted": None, "l2_write_sectors_predicted": None,
+        "dram_read_predicted": None, "dram_write_predicted": None, "dram_dirty_predicted": None,
+    }
+    if profile is None:
+        return found
+    from ..simulator.traffic import traffic
+
+    far = traffic(schedule, point.problem, profile, point.tiles, order=point.order,
+                  blocks_per_sm=max(blocks_per_sm, 1))
+    l2, dram = far["l2"], far["dram"]
+    return found | {
+        "l2_model": l2.get("model"), "l2_read_sectors_predicted": l2["sectors_read"],
+        "l2_write_sectors_predicted": l2["sectors_written"],
+        "dram_read_predicted": dram["read_bytes"], "dram_write_predicted": dram["write_bytes"],
+        "dram_dirty_predicted": dram.get("dirty_bytes_at_end"),
+    }
+
+
+def _measured(counters: list) -> dict:
+    """Medians over the repeats of sums over the launches, and the spread of the DRAM reads."""
+    repeats = [[Profiled(x["kernel"], x["metrics"]) for x in launches] for launches in counters]
+    names = {
+        "sm_read": ncu.SM_READ, "sm_write": ncu.SM_WRITE,
+        "l2_read_sectors": ncu.L2_READ_SECTORS, "l2_write_sectors": ncu.L2_WRITE_SECTORS,
+        "dram_read": ncu.DRAM_READ, "dram_write": ncu.DRAM_WRITE,
+        "local_instructions": ncu.LOCAL, "duration_ns": ncu.DURATION,
+    }
+    found = {f"{name}_measured": _median(ncu.total(launches, metric) for launches in repeats)
+             for name, metric in names.items()}
+    found["l2_hit_rate_measured"] = _median(ncu.hit_rate(launches) for launches in repeats)
+    reads = _present(ncu.total(launches, ncu.DRAM_READ) for launches in repeats)
+    several = len(reads) > 1 and found["dram_read_measured"]
+    found["dram_read_spread"] = (
+        (max(reads) - min(reads)) / found["dram_read_measured"] if several else None
+    )
+    return found
+
+
+def _present(values: Iterable) -> list:
+    return [value for value in values if value is not None]
+
+
+def _median(values: Iterable):
+    present = _present(values)
+    return median(present) if present else None
+
+
+def _results(point: Point, data: dict) -> dict:
+    error = data["error"]
+    return {
+        "time_ms": _median(data["times_ms"]), "times_ms": data["times_ms"],
+        "relative_error": error["O"]["relative"],
+        "relative_error_limit": LIMITS[point.problem.dtype],
+        "written": all(tensor["written"] for tensor in error.values()),
+    }
+
+
+def _errors(row: dict) -> dict:
+    """Relative errors of the predictions, signed; of DRAM writes in parts of what was measured or
+    of O, whichever is more (a small O stays in L2 and leaves nothing to divide by)."""
+    found = {}
+    for name in BOUNDARIES:
+        predicted, measured = row[f"{name}_predicted"], row[f"{name}_measured"]
+        base = measured
+        if name == "dram_write" and measured is not None:
+            base = max(measured, row["compulsory_write"])
+        known = predicted is not None and base
+        found[f"{name}_error"] = (predicted - measured) / base if known else None
+    return found
+
+
+# ---- Summary and bars -------------------------------------------------------------------------
+
+
+def summary(rows: list[dict]) -> list[dict]:
+    """For each kernel, and for all ("all"), each boundary: points and median, mean and worst
+    absolute relative error of the predictions; points that spill are left out and counted."""
+    names = [*dict.fromkeys(row["kernel"] for row in rows), "all"]
+    found = []
+    for kernel in names:
+        of_kernel = [row for row in rows if kernel in (row["kernel"], "all")]
+        kept = [row for row in of_kernel if not row["spills"]]
+        for boundary in BOUNDARIES:
+            errors = [abs(e) for e in _present(row[f"{boundary}_error"] for row in kept)]
+            found.append({
+                "kernel": kernel, "boundary": boundary, "points": len(errors),
+                "median": median(errors) if errors else None,
+                "mean": mean(errors) if errors else None,
+                "worst": max(errors, default=None),
+                "spilling_left_out": len(of_kernel) - len(kept),
+            })
+    return found
+
+
+def failures(rows: list[dict]) -> list[str]:
+    """The bars that points do not pass, in words; empty when all pass.
+
+    Bars: results written and within the dtype's error limit; counted bytes equal to the schedule's
+    for every tensor; SM reads within 0.1% of the counter on points that do not spill. DRAM has
+    none: its error is reported.
+    """
+    found = []
+    for row in rows:
+        tiles = row["tiles"]
+        where = f"{row['kernel']} {row['shape']} {tiles['br']}×{tiles['bc']} {row['order']}"
+        error, limit = row["relative_error"], row["relative_error_limit"]
+        if not row["written"]:
+            found.append(f"{where}: part of an output was not written")
+        if error is None or not error <= limit:
+            got = "not finite" if error is None else f"{error:.3g}"
+            found.append(f"{where}: error against float64 is {got}, limit {limit:g}")
+        if not row["counts_equal"]:
+            found.append(
+                f"{where}: counted {row['sm_read_counted']:,} B read and "
+                f"{row['sm_write_counted']:,} B written, the schedule says "
+                f"{row['sm_read_predicted']:,} and {row['sm_write_predicted']:,} "
+                "(in all; some tensor differs)"
+            )
+        sm_error = row["sm_read_error"]
+        if sm_error is not None and abs(sm_error) > SM_READ_LIMIT and not row["spills"]:
+            found.append(f"{where}: SM reads predicted {sm_error:+.2%} off the counter, limit "
+                         f"{SM_READ_LIMIT:.1%}")
+    return found
+
+
+# ---- Text -------------------------------------------------------------------------------------
+
+
+def table_text(rows: list[dict]) -> str:
+    """The rows as text."""
+    from .output import si, table
+
+    header = ["kernel", "batch×heads seq d dtype mask", "Br×Bc", "order", "SM read counted",
+              "predicted", "measured", "error", "SM write pred.", "measured",
+              "L2 sectors ≤", "measured", "DRAM read pred.", "measured", "error",
+              "DRAM write pred.", "measured", "time ms", "O error"]
+    cells = [
+        [row["kernel"] + "*" * row["spills"], row["shape"],
+         f"{row['tiles']['br']}×{row['tiles']['bc']}", row["order"],
+         si(row["sm_read_counted"]), si(row["sm_read_predicted"]), si(row["sm_read_measured"]),
+         percent(row["sm_read_error"], 3),
+         si(row["sm_write_predicted"]), si(row["sm_write_measured"]),
+         si(row["l2_read_sectors_predicted"], ""), si(row["l2_read_sectors_measured"], ""),
+         si(row["dram_read_predicted"]), si(row["dram_read_measured"]),
+         percent(row["dram_read_error"], 1),
+         si(row["dram_write_predicted"]), si(row["dram_write_measured"]),
+         "–" if row["time_ms"] is None else f"{row['time_ms']:.3f}",
+         "–" if row["relative_error"] is None else f"{row['relative_error']:.1e}"]
+        for row in rows
+    ]
+    return table(header, cells, left=4)
+
+
+def percent(value: float | None, digits: int) -> str:
+    """A signed percentage; – for None."""
+    return "–" if value is None else f"{100 * value:+.{digits}f}%"
+
+
+def summary_text(rows: list[dict]) -> str:
+    """The summary as text."""
+    from .output import table
+
+    def plain(value):
+        return "–" if value is None else f"{100 * value:.3f}%"
+
+    cells = [
+        [line["kernel"], line["boundary"].replace("_", " ").replace("sm", "SM")
+         .replace("dram", "DRAM"), line["points"], plain(line["median"]), plain(line["mean"]),
+         plain(line["worst"])]
+        for line in summary(rows)
+    ]
+    return table(["kernel", "boundary", "points", "median |error|", "mean", "worst"], cells, left=2)

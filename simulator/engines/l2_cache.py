@@ -1,0 +1,154 @@
+"""The L2 cache as data structure: partitions, sets, ways of sectors, write-back.
+
+A line has a home partition. An SM looks in the partition on its own side first; data whose home is
+on the other side is fetched through its home, which keeps a copy too, and the near copy then
+serves that side. Each set is an LRU list, most recent first; the home copy that a far read leaves
+behind enters FAR_DEPTH places below the top, because near copies take its later hits. A write goes
+to the home partition and drops the near copy. Addresses are spread evenly over sets and homes.
+
+The cache moves *units* of consecutive lines, one way each, with a bit for each 32-byte sector that
+is valid or dirty: 128 bytes (one line) is exact; UNIT_BYTES gives the same counts for tiles that
+cover whole units, since all lines of a unit then live and die together, at a 16th of the work.
+"""
+
+import numpy as np
+
+from ..jit import njit
+
+WAYS = 16
+FAR_DEPTH = 2  # of 16; private-data knee of an H200 (hbmeter's L2 microbenchmark)
+HOME_BYTES = 4096  # of one home; latency of atomics against address, H200
+UNIT_BYTES = 2048
+SECTORS_PER_UNIT_MAX = 64
+
+_FIRST_ORDER = np.uint64(0xFEDCBA9876543210)
+_ZERO, _ONE, _FOUR, _NIBBLE = (np.uint64(x) for x in (0, 1, 4, 15))
+
+
+# Columns of a set, [partition, set, column]: WAYS tags (unit row + 1; 0 is empty), WAYS masks of
+# valid sectors, WAYS masks of dirty ones, and the LRU order: nibble r is the way of rank r, 0 the
+# most recent. (One array: Numba counts references for each array of a tuple at each call.)
+VALID, DIRTY, ORDER = WAYS, 2 * WAYS, 3 * WAYS
+
+
+def empty_cache(size_bytes: int, partitions: int, unit_bytes: int) -> np.ndarray:
+    """An empty cache; it has no sets when ``size_bytes`` is smaller than one set."""
+    n_sets = size_bytes // (partitions * unit_bytes * WAYS)
+    cache = np.zeros((partitions, n_sets, ORDER + 1), np.uint64)
+    cache[:, :, ORDER] = _FIRST_ORDER
+    return cache
+
+
+@njit
+def popcount(bits):
+    """Bits set in a uint64."""
+    bits = bits - ((bits >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    bits = (bits & np.uint64(0x3333333333333333)) + (
+        (bits >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    bits = (bits + (bits >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((bits * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@njit
+def _rank(cache, part, index, tag):
+    """The LRU rank of a tag in its set, or -1; and its way."""
+    order = cache[part, index, ORDER]
+    for rank in range(WAYS):
+        way = np.int64(order & _NIBBLE)
+        if cache[part, index, way] == tag:
+            return rank, way
+        order >>= _FOUR
+    return -1, -1
+
+
+@njit
+def _move(cache, part, index, rank, depth):
+    """Bring the way of a rank up to ``depth``, the ranks between one down."""
+    if rank <= depth:
+        return
+    order = cache[part, index, ORDER]
+    from_shift, to_shift = np.uint64(4 * rank), np.uint64(4 * depth)
+    way = (order >> from_shift) & _NIBBLE
+    below = order & ((_ONE << to_shift) - _ONE)
+    between = order & ((_ONE << from_shift) - _ONE) & ~((_ONE << to_shift) - _ONE)
+    above = order & ~(((_ONE << from_shift) << _FOUR) - _ONE) if rank < WAYS - 1 else _ZERO
+    cache[part, index, ORDER] = above | between << _FOUR | way << to_shift | below
+
+
+@njit
+def _insert(cache, part, index, tag, valid, dirty, depth):
+    """Put a new tag in the place of the least recent: (its tag, the dirty bits that leave)."""
+    way = np.int64(cache[part, index, ORDER] >> np.uint64(4 * (WAYS - 1)))
+    _move(cache, part, index, WAYS - 1, depth)
+    victim, leaving = cache[part, index, way], cache[part, index, DIRTY + way]
+    cache[part, index, way] = tag
+    cache[part, index, VALID + way] = valid
+    cache[part, index, DIRTY + way] = dirty
+    return victim, leaving
+
+
+@njit
+def read_unit(cache, unit, side, need, units_per_home):
+    """Read the sectors ``need`` (bits) of a unit from one side.
+
+    Returns (sectors fetched from DRAM as bits, tag and dirty bits that leave the near partition,
+    the same for the home partition, whether the home partition changed).
+    """
+    partitions, n_sets = cache.shape[0], cache.shape[1]
+    row, index = unit // n_sets, unit % n_sets
+    tag = np.uint64(row + 1)
+    rank, way = _rank(cache, side, index, tag)
+    missing = need & ~cache[side, index, VALID + way] if rank >= 0 else need
+    if missing == _ZERO:
+        _move(cache, side, index, rank, 0)
+        return _ZERO, _ZERO, _ZERO, _ZERO, _ZERO, False
+    home = (row + index // units_per_home) % partitions
+    far_tag, far_dirty, changed = _ZERO, _ZERO, False
+    fetched = missing
+    if home != side:
+        fetched, far_tag, far_dirty, changed = _read_home(cache, home, index, tag, missing)
+    if rank >= 0:
+        cache[side, index, VALID + way] |= need
+        _move(cache, side, index, rank, 0)
+        return fetched, _ZERO, _ZERO, far_tag, far_dirty, changed
+    near_tag, near_dirty = _insert(cache, side, index, tag, need, _ZERO, 0)
+    return fetched, near_tag, near_dirty, far_tag, far_dirty, changed
+
+
+@njit
+def _read_home(cache, home, index, tag, need):
+    """A far read at the home: (sectors it must fetch, what leaves, whether the set changed)."""
+    rank, way = _rank(cache, home, index, tag)
+    if rank < 0:
+        victim, leaving = _insert(cache, home, index, tag, need, _ZERO, FAR_DEPTH)
+        return need, victim, leaving, True
+    missing = need & ~cache[home, index, VALID + way]
+    changed = rank > FAR_DEPTH or missing != _ZERO
+    if changed:
+        cache[home, index, VALID + way] |= need
+        _move(cache, home, index, rank, FAR_DEPTH)
+    return missing, _ZERO, _ZERO, changed
+
+
+@njit
+def write_unit(cache, unit, mask, units_per_home):
+    """Write whole sectors ``mask`` (bits) of a unit: (tag, dirty bits) of what leaves.
+
+    The home holds them dirty; copies elsewhere are dropped.
+    """
+    partitions, n_sets = cache.shape[0], cache.shape[1]
+    row, index = unit // n_sets, unit % n_sets
+    tag = np.uint64(row + 1)
+    home = (row + index // units_per_home) % partitions
+    for other in range(partitions):
+        if other != home:
+            rank, way = _rank(cache, other, index, tag)
+            if rank >= 0:
+                cache[other, index, VALID + way] &= ~mask
+    rank, way = _rank(cache, home, index, tag)
+    if rank < 0:
+        return _insert(cache, home, index, tag, mask, mask, 0)
+    cache[home, index, VALID + way] |= mask
+    cache[home, index, DIRTY + way] |= mask
+    _move(cache, home, index, rank, 0)
+    return _ZERO, _ZERO
