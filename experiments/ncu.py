@@ -168,6 +168,8 @@ def _run(path, metrics, module, arguments, on_line) -> tuple[int, str, str]:
 
 
 def _last_words(text: str) -> str:
+    """The last line of the program, which names its own failure, and what ncu says of it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if "==ERROR==" in line]
-    return " | ".join((errors or lines)[-3:]) or "it printed nothing"
+    said = [line for line in lines if not line.startswith("==")][-1:]
+    errors = [line for line in lines if line.startswith("==ERROR==")][-2:]
+    return " | ".join(said + errors) or "it printed nothing"

@@ -8,6 +8,7 @@ of the points. No warm-up: ncu replays each launch by itself, caches flushed.
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 PROGRESS = "hbmeter-point "
@@ -33,7 +34,7 @@ def _inputs(problem):
     from ..kernels.base import tensor_shape
 
     cupy = runner.require_gpu()
-    one = runner.random_inputs(problem.with_(batch=1, heads=1, kv_heads=1))
+    one = runner.random_inputs(replace(problem, batch=1, heads=1, kv_heads=1))
     return tuple(
         cupy.ascontiguousarray(cupy.broadcast_to(array, tensor_shape(name, problem)))
         for name, array in zip("QKV", one, strict=True)

@@ -13,6 +13,15 @@
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 1
 #endif
+#ifndef TURNS
+#define TURNS 0
+#endif
+#ifndef PINGPONG
+#define PINGPONG 0
+#endif
+#ifndef EARLY
+#define EARLY 0
+#endif
 #ifndef VBUF
 #define VBUF 0
 #endif
@@ -103,7 +112,7 @@ template <int WIDTH> __device__ __forceinline__ unsigned columns_first(unsigned 
 }
 
 // Starts copying `rows` valid rows of a tile; the others become 0, which changes no product.
-template <int TENSOR, int ROWS, int WIDTH>
+template <int TENSOR, int ROWS, int WIDTH, int BLOCK_THREADS=::BLOCK_THREADS>
 __device__ __forceinline__ void copy_rows(Memory& memory, unsigned tile, const Element* from,
                                           int rows) {
     constexpr int VECTORS = WIDTH / VEC, STEP = BLOCK_THREADS / VECTORS;
@@ -385,7 +394,7 @@ hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element
     };
     copy_rows<TENSOR_Q, BR, HEAD_DIM>(memory, q, Q + first_row * HEAD_DIM, n_q - r0);
     if (c0 < end) copy_keys(c0, k);
-    if (STAGES == 2 && c0 < end) copy_values(c0, v);
+    if (STAGES == 2 && !TURNS && c0 < end) copy_values(c0, v);
 
     Output o = {};
     Rows m, l = {};
@@ -407,6 +416,66 @@ hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element
 #define QUERIES
 #endif
 
+#if TURNS
+    constexpr int COPIERS = BLOCK_THREADS >> PINGPONG;
+    int group = PINGPONG ? threadIdx.x / 128 : 0;
+    Fragment p[BC / 16][STRIPS];
+    bool pending = false;
+    auto add_pending = [&](unsigned v) {
+        Values b;
+        asm volatile("" : "+r"(v));
+#if VBUF
+        load_transposed(b[0], Swizzled<VALUE_DIM>::block(v, 0, 0));
+#endif
+#pragma unroll
+        for (int key = 0; key < BC; key += 16) add_values(o, p[key / 16], b, v, key);
+    };
+    auto copy_next = [&]() {
+        if (group != 0) return;
+        copy_rows<TENSOR_V, BC, VALUE_DIM, COPIERS>(memory, v + buffer, V + (long long)c0 * VALUE_DIM, n_kv - c0);
+        if (c0 + BC < end)
+            copy_rows<TENSOR_K, BC, HEAD_DIM, COPIERS>(memory, k + STAGE_BYTES - buffer, K + (long long)(c0 + BC) * HEAD_DIM, n_kv - c0 - BC);
+    };
+#if PINGPONG
+    wait_for_copies();
+    if (group == 1) asm volatile("bar.arrive 1, 256;" ::: "memory");
+#endif
+#pragma unroll 1
+    for (; c0 < end; c0 += BC) {
+#if PINGPONG
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        asm volatile("bar.sync %0, 256;" :: "r"(1 + group) : "memory");
+#else
+        wait_for_copies();
+#endif
+        if (EARLY) copy_next();
+        bool seen = c0 < mask.hi(last) && c0 + BC > mask.lo(first);
+        Scores s;
+        asm volatile("" : "+r"(q_block), "+r"(k_block));
+        if (pending) add_pending(v_block + STAGE_BYTES - buffer);
+        if (seen) compute_scores(s, q_block, k_block + buffer QUERIES);
+#if PINGPONG
+        if (group == 0 || c0 + BC < end) asm volatile("bar.arrive %0, 256;" :: "r"(2 - group) : "memory");
+#endif
+        if (!EARLY) copy_next();
+        if (seen) {
+            if (c0 < mask.lo(last) || c0 + BC > mask.hi(first))
+                hide_masked(s, mask, first + lane() / 4, c0 + lane() % 4 * 2);
+            follow_max(s, o, m, l, scale2);
+            Rows offset;
+#pragma unroll
+            for (int i = 0; i < STRIPS; ++i)
+#pragma unroll
+                for (int h = 0; h < 2; ++h) offset[i][h] = finite_max(m[i][h]) * scale2;
+#pragma unroll
+            for (int key = 0; key < BC; key += 16) compute_weights(p[key / 16], s, offset, l, scale2, key);
+        }
+        pending = seen;
+        buffer = STAGE_BYTES - buffer;
+    }
+    wait_for_copies();
+    if (pending) add_pending(v_block + STAGE_BYTES - buffer);
+#else
 #pragma unroll 1
     for (; c0 < end; c0 += BC) {
         wait_for_copies();
@@ -437,6 +506,8 @@ hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element
         if (seen) add_weighted_values(o, s, m, l, v_block + buffer, scale2);
         if (STAGES == 2) buffer = STAGE_BYTES - buffer;
     }
+
+#endif
 
     wait_for_copies();  // Q, K and V are read: O may take their place
     unsigned char* tile = shared + warp_row * VALUE_DIM * sizeof(Element);
