@@ -46,7 +46,7 @@ def comparison(record: Record, profile=None) -> list[dict]:
 def _row(record: Record, data: dict, profile) -> dict:
     point = Point.of(data)
     attributes = data["attributes"].values()
-    blocks_per_sm = min(entry["blocks_per_sm"] for entry in attributes)
+    blocks_per_sm = [max(entry["blocks_per_sm"], 1) for entry in attributes]
     row = {
         "gpu": record.gpu, "record": record.name,
         "kernel": point.kernel, "schedule": kernels.get(point.kernel).schedule,
@@ -69,12 +69,11 @@ def _counted(counted: dict) -> dict:
             for way in ("read", "write")}
 
 
-def _predicted(point: Point, schedule: str, profile, blocks_per_sm: int) -> dict:
-    """Predictions with the thread blocks per SM that the driver reported for the kernel.
-
-    A kernel of several launches is given the fewest of them in all its phases.
-    """
-    count = scratchpad.count(schedules.build(schedule, point.problem, point.tiles))
+def _predicted(point: Point, schedule: str, profile, blocks_per_sm: list[int]) -> dict:
+    """Predictions with the thread blocks per SM that the driver reported for each launch, and
+    the cache emptied before each, as the profiler does."""
+    program = schedules.build(schedule, point.problem, point.tiles)
+    count = scratchpad.count(program)
     found = {
         "sm_read_predicted": count.read_bytes, "sm_write_predicted": count.write_bytes,
         "predicted_by_tensor": count.by_tensor, "l2_model": None,
@@ -83,17 +82,22 @@ def _predicted(point: Point, schedule: str, profile, blocks_per_sm: int) -> dict
     }
     if profile is None:
         return found
-    from ..simulator.traffic import traffic
+    from ..simulator.engines import l2
 
-    far = traffic(schedule, point.problem, profile, point.tiles, order=point.order,
-                  blocks_per_sm=max(blocks_per_sm, 1))
-    l2, dram = far["l2"], far["dram"]
+    far = l2.simulate(program, profile, blocks_per_sm=blocks_per_sm, order=point.order,
+                      matmul_flops_per_s=_matmul_rate(point, profile), cold_phases=True)
     return found | {
-        "l2_model": l2.get("model"), "l2_read_sectors_predicted": l2["sectors_read"],
-        "l2_write_sectors_predicted": l2["sectors_written"],
-        "dram_read_predicted": dram["read_bytes"], "dram_write_predicted": dram["write_bytes"],
-        "dram_dirty_predicted": dram.get("dirty_bytes_at_end"),
+        "l2_model": far.model, "l2_read_sectors_predicted": far.sectors_read,
+        "l2_write_sectors_predicted": far.sectors_written,
+        "dram_read_predicted": far.dram_read_bytes, "dram_write_predicted": far.dram_write_bytes,
+        "dram_dirty_predicted": far.dirty_bytes_at_end,
     }
+
+
+def _matmul_rate(point: Point, profile) -> float | None:
+    """FLOP/s of the units that the kernel multiplies with; None: the dtype's peak."""
+    unit = kernels.get(point.kernel).matmul_dtype
+    return unit and getattr(profile.flops, unit)
 
 
 def _measured(counters: list) -> dict:

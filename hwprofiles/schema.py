@@ -52,6 +52,10 @@ class L2Cache(Section):
     partitions: Whole = _about("parts that each serve the SMs near them and may hold copies")
     size_bytes: Whole = _about("capacity in bytes of all partitions together")
     read_bytes_per_clock: Positive | None = _optional("specified read bandwidth, bytes per clock")
+    dirty_bytes_max: Whole | None = _optional("most bytes that are dirty at once before older "
+                                              "ones are written back")
+    sm_partitions: Annotated[str, Field(pattern=r"^[0-9]+$", max_length=1024)] | None = _optional(
+        "partition of each SM, a digit each, in the order that thread blocks first reach them")
 
     @field_validator("sector_bytes")
     @classmethod
@@ -65,6 +69,21 @@ class L2Cache(Section):
     def _lines_fill_the_partitions(cls, value, info):
         unit = info.data.get("line_bytes", 1) * info.data.get("partitions", 1)
         _require(value % unit == 0, f"must be a multiple of line_bytes x partitions ({unit})")
+        return value
+
+    @field_validator("dirty_bytes_max")
+    @classmethod
+    def _fit_the_cache(cls, value, info):
+        size = info.data.get("size_bytes", MAX_WHOLE)
+        _require(value is None or value <= size, f"must be at most size_bytes ({size})")
+        return value
+
+    @field_validator("sm_partitions")
+    @classmethod
+    def _are_partitions(cls, value, info):
+        count = info.data.get("partitions", 10)
+        _require(value is None or all(int(digit) < count for digit in value),
+                 f"must have digits below partitions ({count})")
         return value
 
 

@@ -91,6 +91,7 @@ class Kernel:
     tensors: tuple[str, ...]  # in the order of the counters
     outputs: tuple[str, ...]  # tensors that it writes
     dtypes = ("fp32", "fp16", "bf16")
+    matmul_dtype: str | None = "fp32"  # whose peak FLOP/s its products run at; None: the inputs'
     threads = THREADS
     rows = (64, 128, 32, 16)  # Br and Bc worth trying, the best first
     columns = (64, 128, 32, 16)

@@ -1,42 +1,18 @@
 // FlashAttention-2 forward on tensor cores (mma.sync): schedule flash2.
 #include "common.cuh"
 
-#ifndef GROWTH
-#define GROWTH 8
-#endif
-#ifndef Q_REGS
-#define Q_REGS 0
-#endif
-#ifndef AHEAD
-#define AHEAD 0
-#endif
-#ifndef MIN_BLOCKS
-#define MIN_BLOCKS 1
-#endif
-#ifndef TURNS
-#define TURNS 0
-#endif
-#ifndef PINGPONG
-#define PINGPONG 0
-#endif
-#ifndef EARLY
-#define EARLY 0
-#endif
-#ifndef VBUF
-#define VBUF 0
-#endif
-#ifndef OPAQUE
-#define OPAQUE 0
-#endif
-#ifndef LATE_WAIT
-#define LATE_WAIT 0
-#endif
-
 constexpr int STRIPS = WARP_ROWS / 16;  // of 16 rows, of one warp
 constexpr int BLOCK_THREADS = BR / WARP_ROWS * 32;
 constexpr int Q_BYTES = BR * HEAD_DIM * sizeof(Element);
 constexpr int K_BYTES = BC * HEAD_DIM * sizeof(Element);
 constexpr int STAGE_BYTES = K_BYTES + BC * VALUE_DIM * sizeof(Element);
+constexpr int O_BYTES = BR * VALUE_DIM * sizeof(Element);
+constexpr int QKV_BYTES = Q_BYTES + STAGES * STAGE_BYTES;
+static_assert((O_BYTES > QKV_BYTES ? O_BYTES : QKV_BYTES) == SHARED_BYTES, "the launcher's memory");
+
+constexpr float LN_2 = 0.693147181f;
+constexpr float LARGEST_GROWTH = 8;   // of a row's largest score above m; both in base 2
+constexpr float LOWEST = -3.4e38f;    // m before any score: finite, so that −∞ − m stays −∞
 
 typedef float Scores[STRIPS][BC / 8][4];         // accumulators of m16n8k16: a lane holds rows
 typedef float Output[STRIPS][VALUE_DIM / 8][4];  // lane/4 and + 8, columns lane%4·2 and + 1
@@ -82,6 +58,10 @@ __device__ __forceinline__ void load_transposed(Fragment& x, unsigned address) {
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(address));
 }
 
+// Lets the compiler keep nothing that it derived from x: computing that again costs less than the
+// registers do.
+template <class T> __device__ __forceinline__ void forget(T& x) { asm volatile("" : "+r"(x)); }
+
 // ---- Swizzled tiles in shared memory ----------------------------------------------------------
 
 // Rows of WIDTH elements without padding. The 16-byte vectors of a row change places (XOR), so
@@ -112,13 +92,15 @@ template <int WIDTH> __device__ __forceinline__ unsigned columns_first(unsigned 
 }
 
 // Starts copying `rows` valid rows of a tile; the others become 0, which changes no product.
-template <int TENSOR, int ROWS, int WIDTH, int BLOCK_THREADS=::BLOCK_THREADS>
+template <int TENSOR, int ROWS, int WIDTH>
 __device__ __forceinline__ void copy_rows(Memory& memory, unsigned tile, const Element* from,
                                           int rows) {
     constexpr int VECTORS = WIDTH / VEC, STEP = BLOCK_THREADS / VECTORS;
-    unsigned row = threadIdx.x / VECTORS, vector = threadIdx.x % VECTORS;
+    unsigned thread = threadIdx.x;
+    forget(thread);
+    unsigned row = thread / VECTORS, vector = thread % VECTORS;
     if (row >= STEP) return;
-    from += threadIdx.x * VEC;
+    from += thread * VEC;
 #pragma unroll
     for (int r = 0; r < ROWS; r += STEP)
         if (ROWS % STEP == 0 || row + r < ROWS)
@@ -133,17 +115,9 @@ __device__ __forceinline__ void wait_for_copies() {
 
 // ---- One column block -------------------------------------------------------------------------
 
-__device__ __forceinline__ void load_queries(Fragment (&a)[STRIPS], unsigned q, int column) {
-#pragma unroll
-    for (int i = 0; i < STRIPS; ++i)
-        load_matrices(a[i], Swizzled<HEAD_DIM>::block(q, 16 * i, column));
-}
-
-__device__ __forceinline__ void compute_scores(Scores& s, unsigned q, unsigned k
-#if Q_REGS
-, const Fragment (&queries)[HEAD_DIM/16][STRIPS]
-#endif
-) {
+// S = Q Kᵀ
+__device__ __forceinline__ void compute_scores(Scores& s, unsigned q, unsigned k) {
+    forget(q), forget(k);
 #pragma unroll
     for (int i = 0; i < STRIPS; ++i)
 #pragma unroll
@@ -152,12 +126,10 @@ __device__ __forceinline__ void compute_scores(Scores& s, unsigned q, unsigned k
             for (int x = 0; x < 4; ++x) s[i][j][x] = 0.0f;
 #pragma unroll
     for (int column = 0; column < HEAD_DIM; column += 16) {
-#if Q_REGS
-        const Fragment (&a)[STRIPS] = queries[column / 16];
-#else
         Fragment a[STRIPS];
-        load_queries(a, q, column);
-#endif
+#pragma unroll
+        for (int i = 0; i < STRIPS; ++i)
+            load_matrices(a[i], Swizzled<HEAD_DIM>::block(q, 16 * i, column));
 #pragma unroll
         for (int key = 0; key < BC; key += 16) {
             Fragment b;
@@ -196,14 +168,14 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Moves l and O on to the new m.
-__device__ __forceinline__ void rescale(Output& o, Rows& m, Rows& l, const Rows& top, float scale) {
+// Moves m on to the largest score so far, l and O with it.
+__device__ __forceinline__ void rescale(Output& o, Rows& m, Rows& l, const Rows& top) {
 #pragma unroll
     for (int i = 0; i < STRIPS; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             float next = fmaxf(m[i][h], quad_max(top[i][h]));
-            float factor = exp2_fast((m[i][h] - finite_max(next)) * scale);
+            float factor = exp2_fast(m[i][h] - next);
             m[i][h] = next;
             l[i][h] *= factor;
 #pragma unroll
@@ -214,6 +186,8 @@ __device__ __forceinline__ void rescale(Output& o, Rows& m, Rows& l, const Rows&
         }
 }
 
+// Rescales only when some score of the warp is so far above its row's m that weights would grow
+// large; any m not far below the largest score gives the same O and LSE.
 __device__ __forceinline__ void follow_max(const Scores& s, Output& o, Rows& m, Rows& l,
                                            float scale) {
     Rows top;
@@ -222,111 +196,54 @@ __device__ __forceinline__ void follow_max(const Scores& s, Output& o, Rows& m, 
     for (int i = 0; i < STRIPS; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            top[i][h] = fmaxf(s[i][0][2 * h], s[i][0][2 * h + 1]);
+            float most = fmaxf(s[i][0][2 * h], s[i][0][2 * h + 1]);
 #pragma unroll
             for (int j = 1; j < BC / 8; ++j)
-                top[i][h] = fmaxf(top[i][h], fmaxf(s[i][j][2 * h], s[i][j][2 * h + 1]));
-            grew |= (top[i][h] - m[i][h]) * scale > float(GROWTH);
+                most = fmaxf(most, fmaxf(s[i][j][2 * h], s[i][j][2 * h + 1]));
+            top[i][h] = most * scale;
+            grew |= top[i][h] - m[i][h] > LARGEST_GROWTH;
         }
-#if GROWTH >= 0
-    if (__any_sync(0xffffffffu, grew))
-#endif
-    rescale(o, m, l, top, scale);
+    if (__any_sync(0xffffffffu, grew)) rescale(o, m, l, top);
 }
 
-// Register x of strip i of the weights of 16 keys as operand A: two neighbouring keys.
-__device__ __forceinline__ void compute_pair(Fragment (&p)[STRIPS], const Scores& s,
-                                             const Rows& offset, Rows& l, float scale, int key,
-                                             int i, int x) {
+// Register `x` of strip `i` of the weights of 16 keys as operand A: the left 8 keys of the low and
+// the high rows, then the right 8.
+__device__ __forceinline__ void compute_weights(Fragment (&p)[STRIPS], const Scores& s, Rows& l,
+                                                const Rows& m, float scale, int key, int i,
+                                                int x) {
     const float* pair = &s[i][key / 8 + x / 2][x % 2 * 2];
-    float low = exp2_fast(pair[0] * scale - offset[i][x % 2]);
-    float high = exp2_fast(pair[1] * scale - offset[i][x % 2]);
+    float low = exp2_fast(pair[0] * scale - m[i][x % 2]);
+    float high = exp2_fast(pair[1] * scale - m[i][x % 2]);
     l[i][x % 2] += low + high;
     p[i][x] = pack(low, high);
 }
-__device__ __forceinline__ void compute_weights(Fragment (&p)[STRIPS], const Scores& s,
-                                                const Rows& offset, Rows& l, float scale, int key) {
-#pragma unroll
-    for (int i = 0; i < STRIPS; ++i)
-#pragma unroll
-        for (int x = 0; x < 4; ++x) compute_pair(p, s, offset, l, scale, key, i, x);
-}
 
-#if VBUF
-typedef Fragment Values[2];
-#define B(x) b[(x) % 2]
-#else
-typedef Fragment Values[1];
-#define B(x) b[0]
-#endif
-__device__ __forceinline__ void add_values(Output& o, const Fragment (&p)[STRIPS], Values& b, unsigned v,
-                                           int key) {
-#pragma unroll
-    for (int column = 0; column < VALUE_DIM; column += 16) {
-        int step = key / 16 * (VALUE_DIM / 16) + column / 16;
-#if VBUF
-        int next = step + 1, next_key = next / (VALUE_DIM / 16) * 16;
-        if (next_key < BC)
-            load_transposed(B(next), Swizzled<VALUE_DIM>::block(v, next_key, next % (VALUE_DIM / 16) * 16));
-#else
-        load_transposed(b[0], Swizzled<VALUE_DIM>::block(v, key, column));
-#endif
-#pragma unroll
-        for (int i = 0; i < STRIPS; ++i) {
-            mma(o[i][column / 8], p[i], B(step)[0], B(step)[1]);
-            mma(o[i][column / 8 + 1], p[i], B(step)[2], B(step)[3]);
-        }
-    }
-}
-
+// O += weights · V, 16 keys × 16 columns of V a step. In between, the weights of the next 16 keys
+// are computed and the next 16 × 16 of V are loaded.
 __device__ __forceinline__ void add_weighted_values(Output& o, const Scores& s, const Rows& m,
                                                     Rows& l, unsigned v, float scale) {
-    Rows offset;
-#pragma unroll
-    for (int i = 0; i < STRIPS; ++i)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) offset[i][h] = finite_max(m[i][h]) * scale;
-    Values b;
-#if OPAQUE
-    asm volatile("" : "+r"(v));
-#endif
-#if VBUF
-    load_transposed(b[0], Swizzled<VALUE_DIM>::block(v, 0, 0));
-#endif
-#if AHEAD == 2
-    Fragment p[2][STRIPS];
-    compute_weights(p[0], s, offset, l, scale, 0);
+    forget(v);
     constexpr int STEPS = VALUE_DIM / 16, PAIRS = STRIPS * 4;
+    Fragment p[2][STRIPS], b[2];
+#pragma unroll
+    for (int x = 0; x < PAIRS; ++x) compute_weights(p[0], s, l, m, scale, 0, x / 4, x % 4);
+    load_transposed(b[0], v);
 #pragma unroll
     for (int step = 0; step < BC / 16 * STEPS; ++step) {
-        int key = step / STEPS * 16, column = step % STEPS;
-        if ((step + 1) / STEPS * 16 < BC)
-            load_transposed(b[(step + 1) % 2], Swizzled<VALUE_DIM>::block(v, (step + 1) / STEPS * 16, (step + 1) % STEPS * 16));
+        int now = step / STEPS, column = step % STEPS, next = step + 1, key = (now + 1) * 16;
+        if (next < BC / 16 * STEPS)
+            load_transposed(b[next % 2], Swizzled<VALUE_DIM>::block(v, next / STEPS * 16,
+                                                                    next % STEPS * 16));
 #pragma unroll
         for (int i = 0; i < STRIPS; ++i) {
-            mma(o[i][column * 2], p[key / 16 % 2][i], b[step % 2][0], b[step % 2][1]);
-            mma(o[i][column * 2 + 1], p[key / 16 % 2][i], b[step % 2][2], b[step % 2][3]);
+            mma(o[i][2 * column], p[now % 2][i], b[step % 2][0], b[step % 2][1]);
+            mma(o[i][2 * column + 1], p[now % 2][i], b[step % 2][2], b[step % 2][3]);
         }
-        if (key + 16 < BC)
 #pragma unroll
-            for (int pair = column * PAIRS / STEPS; pair < (column + 1) * PAIRS / STEPS; ++pair)
-                compute_pair(p[(key / 16 + 1) % 2], s, offset, l, scale, key + 16, pair / 4, pair % 4);
+        for (int x = column * PAIRS / STEPS; x < (column + 1) * PAIRS / STEPS; ++x)
+            if (key < BC)
+                compute_weights(p[(now + 1) % 2], s, l, m, scale, key, x / 4, x % 4);
     }
-#elif AHEAD
-    Fragment p[2][STRIPS];
-    compute_weights(p[0], s, offset, l, scale, 0);
-#pragma unroll
-    for (int key = 0; key < BC; key += 16) {
-        if (key + 16 < BC) compute_weights(p[(key / 16 + 1) % 2], s, offset, l, scale, key + 16);
-        add_values(o, p[key / 16 % 2], b, v, key);
-    }
-#else
-    Fragment p[BC / 16][STRIPS];
-#pragma unroll
-    for (int key = 0; key < BC; key += 16) compute_weights(p[key / 16], s, offset, l, scale, key);
-#pragma unroll
-    for (int key = 0; key < BC; key += 16) add_values(o, p[key / 16], b, v, key);
-#endif
 }
 
 // ---- Results ----------------------------------------------------------------------------------
@@ -358,124 +275,58 @@ __device__ __forceinline__ void store_output_rows(Memory& memory, Element* to,
 }
 
 __device__ __forceinline__ void store_lse(Memory& memory, float* to, const Rows& m, const Rows& l,
-                                          float scale, int rows) {
+                                          int rows) {
 #pragma unroll
     for (int i = 0; i < STRIPS; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             int row = 16 * i + 8 * h + lane() / 4;
-            float lse = m[i][h] * scale + logf(l[i][h]);  // −∞ where no key was seen
+            float lse = m[i][h] * LN_2 + logf(l[i][h]);  // −∞ where no key was seen
             if (lane() % 4 == 0 && row < rows)
                 memory.store<TENSOR_LSE>(to + row, __float_as_uint(lse));
         }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS)
+// What the thread block works on, and this warp's part of it.
+struct Work {
+    int head, r0, first;  // first row of the block and of the warp
+    __device__ __forceinline__ Work(int index, int heads, int n_q, int head_fastest) {
+        Place place = place_of(index, heads, (n_q + BR - 1) / BR, head_fastest);
+        head = place.head, r0 = place.block * BR, first = r0 + threadIdx.x / 32 * WARP_ROWS;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element* O, float* LSE,
                    int heads, int group, int n_q, int n_kv, int lo_shift, int hi_shift,
                    int head_fastest, float scale COUNTERS) {
     extern __shared__ __align__(128) unsigned char shared[];
     unsigned q = __cvta_generic_to_shared(shared), k = q + Q_BYTES, v = k + K_BYTES;
-
-    Place place = place_of(blockIdx.x, heads, (n_q + BR - 1) / BR, head_fastest);
-    int r0 = place.block * BR, warp_row = threadIdx.x / 32 * WARP_ROWS;
-    long long first_row = (long long)place.head * n_q + r0;
-    K += (long long)(place.head / group) * n_kv * HEAD_DIM;
-    V += (long long)(place.head / group) * n_kv * VALUE_DIM;
+    Work work(blockIdx.x, heads, n_q, head_fastest);
     Mask mask = {lo_shift, hi_shift, n_kv};
     Memory memory;
 
-    int c0 = align_down(mask.lo(r0), BC), end = mask.hi(r0 + BR - 1);
+    long long first_key = (long long)(work.head / group) * n_kv;
     auto copy_keys = [&](int c, unsigned to) {
-        copy_rows<TENSOR_K, BC, HEAD_DIM>(memory, to, K + (long long)c * HEAD_DIM, n_kv - c);
+        copy_rows<TENSOR_K, BC, HEAD_DIM>(memory, to, K + (first_key + c) * HEAD_DIM, n_kv - c);
     };
     auto copy_values = [&](int c, unsigned to) {
-        copy_rows<TENSOR_V, BC, VALUE_DIM>(memory, to, V + (long long)c * VALUE_DIM, n_kv - c);
+        copy_rows<TENSOR_V, BC, VALUE_DIM>(memory, to, V + (first_key + c) * VALUE_DIM, n_kv - c);
     };
-    copy_rows<TENSOR_Q, BR, HEAD_DIM>(memory, q, Q + first_row * HEAD_DIM, n_q - r0);
+    int c0 = align_down(mask.lo(work.r0), BC), end = mask.hi(work.r0 + BR - 1);
+    copy_rows<TENSOR_Q, BR, HEAD_DIM>(
+        memory, q, Q + ((long long)work.head * n_q + work.r0) * HEAD_DIM, n_q - work.r0);
     if (c0 < end) copy_keys(c0, k);
-    if (STAGES == 2 && !TURNS && c0 < end) copy_values(c0, v);
+    if (STAGES == 2 && c0 < end) copy_values(c0, v);
 
     Output o = {};
     Rows m, l = {};
 #pragma unroll
-    for (int i = 0; i < STRIPS; ++i) m[i][0] = m[i][1] = MINUS_INFINITY;
-    float scale2 = scale * 1.44269504f;
+    for (int i = 0; i < STRIPS; ++i) m[i][0] = m[i][1] = LOWEST;
+    float log2_scale = scale / LN_2;
+    int first = work.first, warp_row = first - work.r0;
     unsigned q_block = rows_first<HEAD_DIM>(q + warp_row * HEAD_DIM * sizeof(Element));
-    unsigned k_block = columns_first<HEAD_DIM>(k), v_block = rows_first<VALUE_DIM>(v);
-    unsigned buffer = 0;
-    int first = r0 + warp_row, last = first + WARP_ROWS - 1;
-#if Q_REGS
-    Fragment queries[HEAD_DIM / 16][STRIPS];
-    wait_for_copies();
-#pragma unroll
-    for (int column = 0; column < HEAD_DIM; column += 16)
-        load_queries(queries[column / 16], q_block, column);
-#define QUERIES , queries
-#else
-#define QUERIES
-#endif
-
-#if TURNS
-    constexpr int COPIERS = BLOCK_THREADS >> PINGPONG;
-    int group = PINGPONG ? threadIdx.x / 128 : 0;
-    Fragment p[BC / 16][STRIPS];
-    bool pending = false;
-    auto add_pending = [&](unsigned v) {
-        Values b;
-        asm volatile("" : "+r"(v));
-#if VBUF
-        load_transposed(b[0], Swizzled<VALUE_DIM>::block(v, 0, 0));
-#endif
-#pragma unroll
-        for (int key = 0; key < BC; key += 16) add_values(o, p[key / 16], b, v, key);
-    };
-    auto copy_next = [&]() {
-        if (group != 0) return;
-        copy_rows<TENSOR_V, BC, VALUE_DIM, COPIERS>(memory, v + buffer, V + (long long)c0 * VALUE_DIM, n_kv - c0);
-        if (c0 + BC < end)
-            copy_rows<TENSOR_K, BC, HEAD_DIM, COPIERS>(memory, k + STAGE_BYTES - buffer, K + (long long)(c0 + BC) * HEAD_DIM, n_kv - c0 - BC);
-    };
-#if PINGPONG
-    wait_for_copies();
-    if (group == 1) asm volatile("bar.arrive 1, 256;" ::: "memory");
-#endif
-#pragma unroll 1
-    for (; c0 < end; c0 += BC) {
-#if PINGPONG
-        asm volatile("cp.async.wait_all;" ::: "memory");
-        asm volatile("bar.sync %0, 256;" :: "r"(1 + group) : "memory");
-#else
-        wait_for_copies();
-#endif
-        if (EARLY) copy_next();
-        bool seen = c0 < mask.hi(last) && c0 + BC > mask.lo(first);
-        Scores s;
-        asm volatile("" : "+r"(q_block), "+r"(k_block));
-        if (pending) add_pending(v_block + STAGE_BYTES - buffer);
-        if (seen) compute_scores(s, q_block, k_block + buffer QUERIES);
-#if PINGPONG
-        if (group == 0 || c0 + BC < end) asm volatile("bar.arrive %0, 256;" :: "r"(2 - group) : "memory");
-#endif
-        if (!EARLY) copy_next();
-        if (seen) {
-            if (c0 < mask.lo(last) || c0 + BC > mask.hi(first))
-                hide_masked(s, mask, first + lane() / 4, c0 + lane() % 4 * 2);
-            follow_max(s, o, m, l, scale2);
-            Rows offset;
-#pragma unroll
-            for (int i = 0; i < STRIPS; ++i)
-#pragma unroll
-                for (int h = 0; h < 2; ++h) offset[i][h] = finite_max(m[i][h]) * scale2;
-#pragma unroll
-            for (int key = 0; key < BC; key += 16) compute_weights(p[key / 16], s, offset, l, scale2, key);
-        }
-        pending = seen;
-        buffer = STAGE_BYTES - buffer;
-    }
-    wait_for_copies();
-    if (pending) add_pending(v_block + STAGE_BYTES - buffer);
-#else
+    unsigned k_block = columns_first<HEAD_DIM>(k), v_block = rows_first<VALUE_DIM>(v), buffer = 0;
 #pragma unroll 1
     for (; c0 < end; c0 += BC) {
         wait_for_copies();
@@ -484,41 +335,39 @@ hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element
             copy_keys(c0 + BC, k + STAGE_BYTES - buffer);
             copy_values(c0 + BC, v + STAGE_BYTES - buffer);
         }
+        FINISH(memory);  // so that counters take no registers while the products run
+        forget(first);
+        int last = first + WARP_ROWS - 1;
         bool seen = c0 < mask.hi(last) && c0 + BC > mask.lo(first);
         Scores s;
-#if OPAQUE
-        asm volatile("" : "+r"(q_block), "+r"(k_block));
-#endif
-        if (seen) compute_scores(s, q_block, k_block + buffer QUERIES);
-        if (STAGES == 1 && !LATE_WAIT) {
+        if (seen) compute_scores(s, q_block, k_block + buffer);
+        if (STAGES == 1) {
             wait_for_copies();
             if (c0 + BC < end) copy_keys(c0 + BC, k);
+            FINISH(memory);
         }
         if (seen) {
             if (c0 < mask.lo(last) || c0 + BC > mask.hi(first))
                 hide_masked(s, mask, first + lane() / 4, c0 + lane() % 4 * 2);
-            follow_max(s, o, m, l, scale2);
+            follow_max(s, o, m, l, log2_scale);
+            add_weighted_values(o, s, m, l, v_block + buffer, log2_scale);
         }
-        if (STAGES == 1 && LATE_WAIT) {
-            wait_for_copies();
-            if (c0 + BC < end) copy_keys(c0 + BC, k);
-        }
-        if (seen) add_weighted_values(o, s, m, l, v_block + buffer, scale2);
         if (STAGES == 2) buffer = STAGE_BYTES - buffer;
     }
 
-#endif
-
     wait_for_copies();  // Q, K and V are read: O may take their place
-    unsigned char* tile = shared + warp_row * VALUE_DIM * sizeof(Element);
 #pragma unroll
     for (int i = 0; i < STRIPS; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) l[i][h] = quad_sum(l[i][h]);
+    int index = blockIdx.x;
+    forget(index);
+    work = Work(index, heads, n_q, head_fastest);
+    unsigned char* tile = shared + (work.first - work.r0) * VALUE_DIM * sizeof(Element);
+    long long row = (long long)work.head * n_q + work.first;
     stage_output(tile, o, l);
     __syncwarp();
-    int rows = n_q - first;
-    store_output_rows(memory, O + (first_row + warp_row) * VALUE_DIM, tile, rows);
-    store_lse(memory, LSE + first_row + warp_row, m, l, scale, rows);
+    store_output_rows(memory, O + row * VALUE_DIM, tile, n_q - work.first);
+    store_lse(memory, LSE + row, m, l, n_q - work.first);
     FINISH(memory);
 }

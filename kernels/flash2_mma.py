@@ -5,7 +5,7 @@ from dataclasses import replace
 from ..simulator.tiles import Tiles
 from .base import SHAPE, Kernel, Launch, ceil_div
 
-STAGES = (1, 2)
+MOST_THREADS = 256
 
 
 class Flash2Mma(Kernel):
@@ -13,13 +13,18 @@ class Flash2Mma(Kernel):
     tensors = ("Q", "K", "V", "O", "LSE")
     outputs = ("O", "LSE")
     dtypes = ("fp16", "bf16")
+    tiles = {  # noqa: RUF012 (up to a width of head_dim and value_dim, the best first)
+        64: (Tiles(128, 128, 2), Tiles(128, 64, 2), Tiles(64, 64, 2), Tiles(64, 64)),
+        128: (Tiles(128, 64, 2), Tiles(128, 48, 2), Tiles(128, 32, 2), Tiles(64, 64, 2)),
+        256: (Tiles(64, 64), Tiles(128, 64), Tiles(64, 32, 2), Tiles(64, 32)),
+    }
 
     def warp_rows(self, problem, tiles):
-        """Rows of one warp: 32 halve the reads of K and V, where O and S of 32 rows fit."""
-        wide = tiles.br % 32 == 0 and tiles.br >= 128 and problem.value_dim <= 128
-        return 32 if wide else 16
+        """Rows of one warp. 32 halve its reads of K and V, where its part of S and O fits."""
+        return 32 if tiles.br >= 128 and tiles.br % 32 == 0 and problem.value_dim <= 128 else 16
 
     def block_threads(self, problem, tiles):
+        """Threads of one block: a warp for each ``warp_rows``."""
         return tiles.br // self.warp_rows(problem, tiles) * 32
 
     def shared_bytes(self, problem, tiles):
@@ -28,16 +33,20 @@ class Flash2Mma(Kernel):
         return max(inputs, tiles.br * problem.value_dim) * problem.dtype_bytes
 
     def live_registers(self, problem, tiles):
-        return self.warp_rows(problem, tiles) * (tiles.bc + problem.value_dim) // 32 + 56
+        return self.warp_rows(problem, tiles) * (tiles.bc + problem.value_dim) // 32 + 60
 
     def check(self, problem, tiles):
-        if tiles.stages not in STAGES:
+        if tiles.stages > 2:
             raise self._refusal("stages", tiles.stages, "1 or 2")
         super().check(problem, replace(tiles, stages=1))
         self._check_capacity(problem, tiles)
+        if self.block_threads(problem, tiles) > MOST_THREADS:
+            right = "at most 128, or a multiple of 32 with value_dim up to 128"
+            raise self._refusal("br", tiles.br, right)
 
     def tile_choices(self, problem):
-        choices = (Tiles(128, 64), Tiles(128, 128), Tiles(64,64))
+        width = max(problem.head_dim, problem.value_dim)
+        choices = next((tiles for most, tiles in self.tiles.items() if width <= most), ())
         return tuple(tiles for tiles in choices if self.accepts(problem, tiles))
 
     def defines(self, problem, tiles):

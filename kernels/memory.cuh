@@ -69,6 +69,7 @@ struct Memory {
             unsigned long long sum = bytes[i];
             for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, far);
             if (threadIdx.x % 32 == 0 && sum > 0) atomicAdd(counters + i, sum);
+            bytes[i] = 0;
         }
     }
 #else

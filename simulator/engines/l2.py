@@ -10,6 +10,7 @@ reported apart, as the hardware's counters do. Requests of several SMs for one l
 Rates and latencies are the profile's; none is fitted to attention kernels.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,7 @@ from .walk import END, LOOP, enter_loop, extent, next_trip, value
 ORDERS = ("row", "head")
 # Cycles where a profile has no latencies: the H800's (Luo et al., arXiv 2402.13499).
 L2_LATENCY_CYCLES, HBM_LATENCY_CYCLES = 263.0, 479.0
+GROUP_SMS = 16  # SMs of a GPC
 SM_BYTES_PER_CLOCK = 64.0  # L2 to one SM (NVIDIA A100 whitepaper: 5120 B/clk over 80 slices' ports)
 
 _LOAD, _STORE, _COMPUTE = int(Kind.LOAD), int(Kind.STORE), int(Kind.COMPUTE)
@@ -112,12 +114,14 @@ def model_text(gpu) -> str:
             "no request merging")
 
 
-def simulate(program: Program, gpu, *, blocks_per_sm: int, order: str = "row",
-             unit_bytes: int = UNIT_BYTES) -> L2Count:
+def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order: str = "row",
+             matmul_flops_per_s: float | None = None, cold_phases: bool = False, unit_bytes: int = UNIT_BYTES) -> L2Count:
     """Run a program's thread blocks on ``gpu`` (a Profile), its L2 empty at the start.
 
-    ``order`` is the grid index that runs fastest: "row" (block axes, last one first) or "head".
-    ``unit_bytes`` is what the cache moves at a time: the profile's line size is exact.
+    ``blocks_per_sm`` is one number or one for each phase; ``order`` the grid index that runs
+    fastest: "row" (block axes, last one first) or "head"; ``matmul_flops_per_s`` the rate of the
+    units that a kernel uses, when that is not the dtype's peak. ``cold_phases`` empties the cache before each phase, as a profiler does that flushes it before
+    each kernel: what is dirty then leaves uncounted. ``unit_bytes`` is what the cache moves at a time: the profile's line size is exact.
     Raises InputError for an unknown order, or units that the reader cannot hold.
     """
     if order not in ORDERS:
@@ -126,28 +130,34 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int, order: str = "row",
     if unit_bytes % l2.sector_bytes or unit_bytes // l2.sector_bytes > SECTORS_PER_UNIT_MAX:
         raise InputError(f"{gpu.name}: l2.sector_bytes {l2.sector_bytes} must divide the L2 "
                          f"reader's unit of {unit_bytes} B in at most {SECTORS_PER_UNIT_MAX}")
-    cache = empty_cache(l2.size_bytes, l2.partitions, unit_bytes)
+    shape = (l2.size_bytes, l2.partitions, unit_bytes, l2.dirty_bytes_max)
+    cache = empty_cache(*shape)
     if cache.shape[1] < 1:
         raise InputError(f"{gpu.name}: an L2 of {l2.size_bytes:,} B is smaller than one set")
     sectors = np.zeros((len(program.tensors), 4), np.int64)
-    cycles = instruction_cycles(program, gpu) * blocks_per_sm
-    clock = _clock(gpu, blocks_per_sm)
-    for phase in program.phase_records:
+    cycles = instruction_cycles(program, gpu, matmul_flops_per_s)
+    sides = sm_sides(gpu)
+    residents = np.broadcast_to(blocks_per_sm, len(program.phases))
+    for phase, resident in zip(program.phase_records, residents, strict=True):
+        if cold_phases:
+            cache = empty_cache(*shape)
         blocks = -(-phase["extent0"] // phase["step0"]) * -(-phase["extent1"] // phase["step1"])
-        slots = int(min(gpu.sm_count * blocks_per_sm, blocks * program.problem.head_count))
-        _run_phase(program.tape, phase, program.tensor_records, program.tile_records, cycles,
-                   program.problem.head_count, order == "head", gpu.sm_count,
+        slots = int(min(gpu.sm_count * resident, blocks * program.problem.head_count))
+        clock = _clock(gpu, resident)
+        _run_phase(program.tape, phase, program.tensor_records, program.tile_records,
+                   cycles * resident, program.problem.head_count, order == "head", sides,
                    np.zeros((slots, len(program.vars)), np.int64), cache, sectors, clock,
                    unit_bytes, l2.sector_bytes)
     dirty = _dirty(cache, program.tensor_records, unit_bytes)
     return L2Count(program, sectors, dirty, l2.sector_bytes, model_text(gpu))
 
 
-def instruction_cycles(program: Program, gpu) -> np.ndarray:
+def instruction_cycles(program: Program, gpu, matmul_flops_per_s: float | None) -> np.ndarray:
     """Cycles of each instruction when it has an SM to itself: 0 but for computes, whose whole
     tiles run at the GPU's rate for their unit."""
     per_sm_clock = gpu.sm_count * gpu.boost_clock_hz
-    matmul = getattr(gpu.flops, program.problem.dtype) or gpu.flops.fp32
+    matmul = (matmul_flops_per_s or getattr(gpu.flops, program.problem.dtype)
+              or gpu.flops.fp32)
     rates = {Unit.MATMUL: matmul / per_sm_clock, Unit.EXP: gpu.exp_per_clock_per_sm,
              Unit.ALU: gpu.flops.fp32 / 2 / per_sm_clock}
     cycles = np.zeros(len(program.tape))
@@ -164,6 +174,15 @@ def instruction_cycles(program: Program, gpu) -> np.ndarray:
     return cycles
 
 
+def sm_sides(gpu) -> np.ndarray:
+    """The partition of each SM in the order that thread blocks reach them; where the profile has
+    none, groups of GROUP_SMS take turns."""
+    measured = gpu.l2.sm_partitions
+    if measured is not None and len(measured) == gpu.sm_count:
+        return np.array([int(digit) for digit in measured])
+    return np.arange(gpu.sm_count) // GROUP_SMS % gpu.l2.partitions
+
+
 def _clock(gpu, blocks_per_sm: int):
     clock = np.zeros(1, CLOCK)[0]
     clock["l2_latency"] = gpu.latency_cycles.l2 or L2_LATENCY_CYCLES
@@ -174,7 +193,7 @@ def _clock(gpu, blocks_per_sm: int):
 
 
 @njit
-def _run_phase(tape, phase, tensors, tiles, cycles, heads, head_fastest, sm_count, variables,
+def _run_phase(tape, phase, tensors, tiles, cycles, heads, head_fastest, sides, variables,
                cache, sectors, clock, unit_bytes, sector_bytes):
     """Run all thread blocks of a phase: always the slot whose clock is lowest goes on."""
     n_slots = variables.shape[0]
@@ -204,7 +223,7 @@ def _run_phase(tape, phase, tensors, tiles, cycles, heads, head_fastest, sm_coun
             variables[slot, 1] = block % blocks1 * phase.step1
             pcs[slot] = phase.first
             issued += 1
-        side = slot % sm_count % cache.shape[0]
+        side = sides[slot % len(sides)]
         pcs[slot], times[slot] = _step(
             tape, pcs[slot], phase.end, cycles, variables[slot], stops[slot], head_of[slot], side,
             times[slot], tensors, tiles, cache, sectors, last, clock, unit_bytes, sector_bytes)
@@ -344,8 +363,11 @@ def _move_rows(start, rows, run_bytes, pitch, side, write, counts, sectors, tens
 def _move_unit(unit, mask, side, write, counts, sectors, tensors, cache, last, unit_bytes):
     """Read or write some sectors of a unit; count what DRAM gives and takes."""
     if write:
-        tag, dirty = write_unit(cache, unit, mask, HOME_BYTES // unit_bytes)
-        _write_back(tag, dirty, unit, sectors, tensors, cache, unit_bytes)
+        near_tag, near_dirty, far_tag, far_dirty, clean_tag, cleaned = write_unit(
+            cache, unit, side, mask, HOME_BYTES // unit_bytes)
+        _write_back(near_tag, near_dirty, unit, sectors, tensors, cache, unit_bytes)
+        _write_back(far_tag, far_dirty, unit, sectors, tensors, cache, unit_bytes)
+        _write_back(clean_tag, cleaned, unit, sectors, tensors, cache, unit_bytes)
         return
     fetched, near_tag, near_dirty, far_tag, far_dirty, changed = read_unit(
         cache, unit, side, mask, HOME_BYTES // unit_bytes)

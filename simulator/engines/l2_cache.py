@@ -2,9 +2,12 @@
 
 A line has a home partition. An SM looks in the partition on its own side first; data whose home is
 on the other side is fetched through its home, which keeps a copy too, and the near copy then
-serves that side. Each set is an LRU list, most recent first; the home copy that a far read leaves
-behind enters FAR_DEPTH places below the top, because near copies take its later hits. A write goes
-to the home partition and drops the near copy. Addresses are spread evenly over sets and homes.
+serves that side. Each set is an LRU list, most recent first; the home copy that a far access
+leaves behind enters FAR_DEPTH places below the top, because near copies take its later hits. A
+write takes room as a read does and is dirty at the home; when more of a set is dirty than may be,
+the least recent of it is written back and stays. Addresses are spread evenly over sets and homes.
+Every rule is from microbenchmarks of an H200 (DRAM bytes of scans that read and write private and
+shared buffers of 4 to 128 MiB), none from attention.
 
 The cache moves *units* of consecutive lines, one way each, with a bit for each 32-byte sector that
 is valid or dirty: 128 bytes (one line) is exact; UNIT_BYTES gives the same counts for tiles that
@@ -18,6 +21,7 @@ from ..jit import njit
 WAYS = 16
 FAR_DEPTH = 2  # of 16; private-data knee of an H200 (hbmeter's L2 microbenchmark)
 HOME_BYTES = 4096  # of one home; latency of atomics against address, H200
+DIRTY_SHARE = 28 / 60  # of the cache that may be dirty at once, where a profile does not say; H200
 UNIT_BYTES = 2048
 SECTORS_PER_UNIT_MAX = 64
 
@@ -26,16 +30,24 @@ _ZERO, _ONE, _FOUR, _NIBBLE = (np.uint64(x) for x in (0, 1, 4, 15))
 
 
 # Columns of a set, [partition, set, column]: WAYS tags (unit row + 1; 0 is empty), WAYS masks of
-# valid sectors, WAYS masks of dirty ones, and the LRU order: nibble r is the way of rank r, 0 the
-# most recent. (One array: Numba counts references for each array of a tuple at each call.)
+# valid sectors, WAYS masks of dirty ones, the LRU order (nibble r is the way of rank r, 0 the most
+# recent), and how many ways may be dirty. (One array: Numba counts references for each array of a
+# tuple at each call.)
 VALID, DIRTY, ORDER = WAYS, 2 * WAYS, 3 * WAYS
+DIRTY_LIMIT = ORDER + 1
 
 
-def empty_cache(size_bytes: int, partitions: int, unit_bytes: int) -> np.ndarray:
-    """An empty cache; it has no sets when ``size_bytes`` is smaller than one set."""
+def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
+                dirty_bytes_max: int | None = None) -> np.ndarray:
+    """An empty cache; it has no sets when ``size_bytes`` is smaller than one set.
+
+    ``dirty_bytes_max`` (DIRTY_SHARE of the cache where None) is spread evenly over the sets.
+    """
     n_sets = size_bytes // (partitions * unit_bytes * WAYS)
-    cache = np.zeros((partitions, n_sets, ORDER + 1), np.uint64)
+    cache = np.zeros((partitions, n_sets, DIRTY_LIMIT + 1), np.uint64)
     cache[:, :, ORDER] = _FIRST_ORDER
+    share = DIRTY_SHARE if dirty_bytes_max is None else dirty_bytes_max / size_bytes
+    cache[:, :, DIRTY_LIMIT] = np.diff((np.arange(n_sets + 1) * share * WAYS).astype(np.int64))
     return cache
 
 
@@ -131,24 +143,58 @@ def _read_home(cache, home, index, tag, need):
 
 
 @njit
-def write_unit(cache, unit, mask, units_per_home):
-    """Write whole sectors ``mask`` (bits) of a unit: (tag, dirty bits) of what leaves.
+def write_unit(cache, unit, side, mask, units_per_home):
+    """Write whole sectors ``mask`` (bits) of a unit from one side.
 
-    The home holds them dirty; copies elsewhere are dropped.
+    Takes room as a read does, and leaves the sectors dirty at the home. Returns (tag and dirty
+    bits that leave the near partition, the same for the home, dirty sectors of this set that are
+    written back but stay: tag and bits).
     """
     partitions, n_sets = cache.shape[0], cache.shape[1]
     row, index = unit // n_sets, unit % n_sets
     tag = np.uint64(row + 1)
     home = (row + index // units_per_home) % partitions
+    near_tag, near_dirty = _ZERO, _ZERO
     for other in range(partitions):
         if other != home:
             rank, way = _rank(cache, other, index, tag)
-            if rank >= 0:
+            if other == side:
+                near_tag, near_dirty = _hold(cache, other, index, rank, way, tag, mask, 0)
+            elif rank >= 0:
                 cache[other, index, VALID + way] &= ~mask
     rank, way = _rank(cache, home, index, tag)
+    depth = 0 if home == side else FAR_DEPTH
+    home_tag, home_dirty = _hold(cache, home, index, rank, way, tag, mask, depth)
     if rank < 0:
-        return _insert(cache, home, index, tag, mask, mask, 0)
-    cache[home, index, VALID + way] |= mask
+        way = np.int64((cache[home, index, ORDER] >> np.uint64(4 * depth)) & _NIBBLE)
     cache[home, index, DIRTY + way] |= mask
-    _move(cache, home, index, rank, 0)
+    clean_tag, clean = _clean_oldest(cache, home, index)
+    return near_tag, near_dirty, home_tag, home_dirty, clean_tag, clean
+
+
+@njit
+def _hold(cache, part, index, rank, way, tag, mask, depth):
+    """Make sectors valid at ``rank`` (-1: a new way); tag and dirty bits of what leaves."""
+    if rank < 0:
+        return _insert(cache, part, index, tag, mask, _ZERO, depth)
+    cache[part, index, VALID + way] |= mask
+    _move(cache, part, index, rank, depth)
     return _ZERO, _ZERO
+
+
+@njit
+def _clean_oldest(cache, part, index):
+    """Write back the least recent dirty way when a set has more of them than it may."""
+    dirty_ways, oldest = _ZERO, np.int64(-1)
+    order = cache[part, index, ORDER]
+    for _ in range(WAYS):
+        way = np.int64(order & _NIBBLE)
+        if cache[part, index, DIRTY + way]:
+            dirty_ways += _ONE
+            oldest = way
+        order >>= _FOUR
+    if dirty_ways <= cache[part, index, DIRTY_LIMIT]:
+        return _ZERO, _ZERO
+    bits = cache[part, index, DIRTY + oldest]
+    cache[part, index, DIRTY + oldest] = _ZERO
+    return cache[part, index, oldest], bits
