@@ -93,6 +93,7 @@ class Kernel:
     dtypes = ("fp32", "fp16", "bf16")
     matmul_dtype: str | None = "fp32"  # whose peak FLOP/s its products run at; None: the inputs'
     threads = THREADS
+    most_stages = 1  # buffers for streamed tiles
     rows = (64, 128, 32, 16)  # Br and Bc worth trying, the best first
     columns = (64, 128, 32, 16)
     most_scores = 128 * 128  # Br · Bc worth trying
@@ -131,8 +132,9 @@ class Kernel:
         for name, value in self.steps(tiles).items():
             if value % 16 or value > 256:
                 raise self._refusal(name, value, "a multiple of 16 up to 256")
-        if tiles.stages != 1:
-            raise self._refusal("stages", tiles.stages, "1")
+        if tiles.stages > self.most_stages:
+            right = "1" if self.most_stages == 1 else f"1 to {self.most_stages}"
+            raise self._refusal("stages", tiles.stages, right)
         self._check_capacity(problem, tiles)
 
     def _refusal(self, what: str, value: int, right: str) -> InputError:

@@ -1,7 +1,5 @@
 """Launcher of flash2_mma.cu: FlashAttention-2 forward on tensor cores, one block a row block."""
 
-from dataclasses import replace
-
 from ..simulator.tiles import Tiles
 from .base import SHAPE, Kernel, Launch, ceil_div
 
@@ -13,10 +11,12 @@ class Flash2Mma(Kernel):
     tensors = ("Q", "K", "V", "O", "LSE")
     outputs = ("O", "LSE")
     dtypes = ("fp16", "bf16")
+    most_stages = 2
+    matmul_dtype = None  # tensor cores take the inputs as they are
     tiles = {  # noqa: RUF012 (up to a width of head_dim and value_dim, the best first)
-        64: (Tiles(128, 128, 2), Tiles(128, 64, 2), Tiles(64, 64, 2), Tiles(64, 64)),
+        64: (Tiles(128, 128, 2), Tiles(128, 96, 2), Tiles(64, 64, 2), Tiles(64, 64)),
         128: (Tiles(128, 64, 2), Tiles(128, 48, 2), Tiles(128, 32, 2), Tiles(64, 64, 2)),
-        256: (Tiles(64, 64), Tiles(128, 64), Tiles(64, 32, 2), Tiles(64, 32)),
+        256: (Tiles(64, 64), Tiles(64, 80), Tiles(128, 64), Tiles(64, 32)),
     }
 
     def warp_rows(self, problem, tiles):
@@ -36,10 +36,7 @@ class Flash2Mma(Kernel):
         return self.warp_rows(problem, tiles) * (tiles.bc + problem.value_dim) // 32 + 60
 
     def check(self, problem, tiles):
-        if tiles.stages > 2:
-            raise self._refusal("stages", tiles.stages, "1 or 2")
-        super().check(problem, replace(tiles, stages=1))
-        self._check_capacity(problem, tiles)
+        super().check(problem, tiles)
         if self.block_threads(problem, tiles) > MOST_THREADS:
             right = "at most 128, or a multiple of 32 with value_dim up to 128"
             raise self._refusal("br", tiles.br, right)

@@ -19,7 +19,7 @@ SMALL = Tiles(16, 16)
 
 
 def problem(**changes) -> Attention:
-    return Attention(batch=1, heads=2, seq=100).with_(**changes)
+    return Attention(**{"batch": 1, "heads": 2, "seq": 100, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_no_spills_at_any_default_tile(nvrtc, name, dtype, head_dim):
 @pytest.mark.parametrize("name", kernels.names())
 def test_no_spills_on_any_architecture_counting_or_not(nvrtc, name, arch, count):
     kernel, bad = kernels.get(name), []
-    for dtype in kernel.dtypes:
+    for dtype in sorted({"fp32", "fp16"} & {*kernel.dtypes}):
         for tiles in kernel.tile_choices(problem(dtype=dtype))[:2]:
             bad += misfits(kernel, dtype, 128, arch, count, tiles)
     assert not bad, "\n".join(bad)
@@ -70,7 +70,7 @@ def test_no_spills_on_any_architecture_counting_or_not(nvrtc, name, arch, count)
 @pytest.mark.parametrize("name", kernels.names())
 def test_unequal_and_odd_head_dims_compile(nvrtc, name):
     for head_dim, value_dim in ((192, 128), (48, 80), (256, 256)):
-        shape = problem(dtype="fp16", head_dim=head_dim, value_dim=value_dim)
+        shape = problem(dtype="bf16", head_dim=head_dim, value_dim=value_dim)
         kernel = kernels.get(name)
         assert compiler.compile_cubin(kernel, shape, kernel.tile_choices(shape)[0])
 

@@ -127,8 +127,8 @@ def test_any_depth_of_the_inner_step(cupy, bk):
 @pytest.mark.parametrize("name", kernels.names())
 def test_more_than_48_kib_of_shared_memory_is_granted(cupy, name):
     kernel = kernels.get(name)
-    problem = Attention(batch=1, heads=1, seq=130, head_dim=128, dtype="fp32")
-    tiles = Tiles(64, 64, bk=96)
+    problem = Attention(batch=1, heads=1, seq=130, head_dim=128, dtype=kernel.dtypes[0])
+    tiles = Tiles(64, 128, bk=96)
     if granted(kernel, problem, tiles):
         assert kernel.shared_bytes(problem, tiles) > 48 * 1024
         check(cupy, kernel, problem, tiles)

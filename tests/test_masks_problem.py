@@ -1,5 +1,7 @@
 """Do masks and problems mean what their options say, and is bad input refused by name?"""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hbmeter.simulator.errors import InputError, unknown_name
@@ -59,7 +61,7 @@ def test_an_unknown_mask_is_refused_with_the_known_ones(mask):
 def test_defaults_follow_from_the_other_fields():
     p = Attention(heads=6, seq=10, head_dim=8)
     assert (p.kv_heads, p.kv_seq, p.value_dim) == (6, 10, 8)
-    assert p.with_(kv_heads=2).group == 3
+    assert replace(p, kv_heads=2).group == 3
 
 
 @given(problems())

@@ -1,5 +1,6 @@
 """Is the compiled count that of a plain interpreter, and do counts obey the laws they must?"""
 
+from dataclasses import replace
 from itertools import product
 
 import numba
@@ -126,7 +127,7 @@ def test_wider_column_blocks_never_cost_flash1_bytes(p, tiles):
 @settings(deadline=None, max_examples=30)
 @given(p=problems(masks=st.just("full")), mask=MASKS, tiles=TILES)
 def test_a_mask_never_adds_bytes(schedule, p, mask, tiles):
-    assert moved(schedule, p.with_(mask=mask), tiles) <= moved(schedule, p, tiles)
+    assert moved(schedule, replace(p, mask=mask), tiles) <= moved(schedule, p, tiles)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -134,7 +135,7 @@ def test_a_mask_never_adds_bytes(schedule, p, mask, tiles):
 @given(p=problems(), tiles=TILES, times=st.integers(2, 5))
 def test_heads_and_batch_multiply_bytes_and_flops(schedule, p, tiles, times):
     one = scratchpad.count(schedules.build(schedule, p, tiles))
-    more = p.with_(batch=p.batch * times), p.with_(heads=p.heads * times)
+    more = replace(p, batch=p.batch * times), replace(p, heads=p.heads * times)
     for bigger in more:
         many = scratchpad.count(schedules.build(schedule, bigger, tiles))
         np.testing.assert_array_equal(many.phase_bytes, one.phase_bytes * times)
@@ -145,7 +146,7 @@ def test_heads_and_batch_multiply_bytes_and_flops(schedule, p, tiles, times):
 def test_every_dtype_scales_the_matrices_and_not_the_statistics(schedule):
     p = Attention(batch=1, heads=1, seq=100, head_dim=8, dtype="fp8")
     fp8, fp16 = (
-        scratchpad.count(schedules.build(schedule, p.with_(dtype=dtype))).by_tensor
+        scratchpad.count(schedules.build(schedule, replace(p, dtype=dtype))).by_tensor
         for dtype in ("fp8", "fp16")
     )
     for name, got in fp16.items():

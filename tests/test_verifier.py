@@ -82,7 +82,7 @@ def test_every_schedule_is_well_formed(schedule, p, tiles):
 
 @pytest.mark.parametrize("kv_seq", [24577, 30000])
 def test_standard_with_long_rows_is_well_formed(kv_seq):
-    verify(schedules.build("standard", PROBLEM.with_(kv_seq=kv_seq)))
+    verify(schedules.build("standard", replace(PROBLEM, kv_seq=kv_seq)))
 
 
 def test_the_message_names_schedule_phase_instruction_and_place():
@@ -158,7 +158,7 @@ def test_an_instruction_before_its_operands_is_found(schedule, one, other):
 
 
 def test_a_load_shifted_by_another_variable_leaves_its_tensor():
-    program = build("flash2", PROBLEM.with_(kv_seq=64))
+    program = build("flash2", replace(PROBLEM, kv_seq=64))
     address = at(program, "K = load K[c0:+16, :]")
     refuses(changed(program, address, row_var=0), "`K = load K[r0:+16, :]`",
             "begins beyond its tensor", "r0 = 64")
@@ -171,7 +171,7 @@ def test_a_load_that_stands_still_disagrees_at_the_ragged_end():
 
 
 def test_a_store_that_stands_still_covers_one_block_only():
-    program = build("flash2", PROBLEM.with_(seq=96))
+    program = build("flash2", replace(PROBLEM, seq=96))
     broken = changed(program, at(program, "store LSE[r0:+32, :] = l"), row_var=-1)
     refuses(broken, "output tensor LSE is not stored exactly once: row 0 has 3 stores for 1")
 
@@ -312,7 +312,7 @@ def test_an_updated_tensor_is_rewritten_by_the_block_that_read_it():
 
 
 def test_several_query_heads_may_not_store_one_kv_slice():
-    p = ProgramBuilder("dk", PROBLEM.with_(kv_heads=1), Tiles(br=4, bc=4))
+    p = ProgramBuilder("dk", replace(PROBLEM, kv_heads=1), Tiles(br=4, bc=4))
     dk = p.tensor("dK", 8, 3, Role.OUTPUT, kv=True)
     with p.phase("write"):
         tile = p.tile("dK", 8, 3, Space.REGISTERS)
@@ -341,6 +341,6 @@ def test_new_schedules_and_shapes_compile_nothing():
     compiled = [f for f in vars(dataflow).values() if hasattr(f, "nopython_signatures")]
     before = [len(f.nopython_signatures) for f in compiled]
     for schedule in schedules.names():
-        for p in (PROBLEM.with_(mask="window:3"), Attention(seq=33, batch=5, dtype="fp64")):
+        for p in (replace(PROBLEM, mask="window:3"), Attention(seq=33, batch=5, dtype="fp64")):
             verify(build(schedule, p))
     assert [len(f.nopython_signatures) for f in compiled] == before
