@@ -54,11 +54,11 @@ def points(quick: bool = False) -> tuple[Point, ...]:
     K and V of all heads are below the L2 for some points and above it for others. Lengths are
     multiples of 16, so that every store is of whole sectors.
     """
-    found = tuple([*_flash2(), *_flash1(), *_standard()])
+    found = tuple([*_flash2(), *_flash2_mma(), *_flash1(), *_standard()])
     if not quick:
         return found
     small = [p for p in found if p.problem.seq <= 2048]
-    return tuple(p for name in ("flash2", "flash1", "standard")
+    return tuple(p for name in dict.fromkeys(x.kernel for x in found)
                  for p in [x for x in small if x.kernel == name][:3])
 
 
@@ -89,6 +89,21 @@ def _flash2() -> Iterator[Point]:
     yield Point("flash2", _problem(16, 4096, 128, "bf16"), rows_of_128)
     for seq in (2048, 8192):
         yield Point("flash2", _problem(16, seq, 64), Tiles(64, 64))
+
+
+def _flash2_mma() -> Iterator[Point]:
+    """The same schedule on tensor cores: ten times as many bytes a second."""
+    wide, narrow = Tiles(128, 64, 2), Tiles(128, 128, 2)
+    for heads, seq in ((64, 512), (16, 2048)):
+        yield Point("flash2_mma", _problem(heads, seq, 128), wide)
+    for order in ("row", "head"):
+        for mask in ("full", "causal"):
+            yield Point("flash2_mma", _problem(32, 8192, 128, mask=mask), wide, order)
+        yield Point("flash2_mma", _problem(8, 16384, 64), narrow, order)
+    yield Point("flash2_mma", _problem(4, 32768, 128), wide)
+    yield Point("flash2_mma", _problem(16, 4096, 128), Tiles(64, 64, 2))
+    yield Point("flash2_mma", _problem(32, 4096, 128, "bf16", kv_heads=8), wide, "head")
+    yield Point("flash2_mma", _problem(16, 2048, 64), Tiles(64, 64))
 
 
 def _flash1() -> Iterator[Point]:

@@ -156,7 +156,10 @@ def _row_reader(columns: list[str], delimiter: str, quoted: bool):
     def row(line: str) -> list[_Cell]:
         if quoted and not line.startswith('"'):
             return []  # the program's own output
-        values = next(csv.reader([line], delimiter=delimiter), [])
+        try:
+            values = next(csv.reader([line], delimiter=delimiter), [])
+        except csv.Error:  # a cell too long to be one of ncu's
+            return []
         if len(values) <= place["Kernel Name"]:
             return []
         if not values[0].strip():

@@ -9,7 +9,7 @@ from .ncu_csv import Profiled
 SM_TOLERANCE = 0.02
 DRAM_TOLERANCE = 0.15
 
-# (boundary, metric, part and key of a traffic point, factor, tolerance or None, usual causes)
+# (boundary, metric, part and key of a traffic point, tolerance or None, usual causes)
 _BOUNDARIES = (
     ("SM read", ncu.SM_READ, ("sm", "read_bytes"), SM_TOLERANCE,
      "other tiles or schedule than the kernel's, loads that hit in L1 (less), spilling or "
@@ -46,10 +46,29 @@ def launches_of(path, pattern: str | None) -> list[Profiled]:
     return kept
 
 
+def predict(schedule: str, problem, gpu, tiles, order: str, blocks_per_sm: int | None) -> dict:
+    """What ``simulator.traffic`` says, with the cache emptied before each launch as ncu does."""
+    from ..simulator import schedules
+    from ..simulator.engines import l2
+    from ..simulator.traffic import traffic
+
+    point = traffic(schedule, problem, gpu, tiles, order=order, blocks_per_sm=blocks_per_sm)
+    program = schedules.build(schedule, problem, tiles)
+    if len(program.phases) > 1:
+        cold = l2.simulate(program, gpu, blocks_per_sm=point["blocks_per_sm"], order=order,
+                           cold_phases=True)
+        point["l2"] |= {"sectors_read": cold.sectors_read, "hit_rate": cold.hit_rate,
+                        "sectors_written": cold.sectors_written}
+        point["dram"] |= {"read_bytes": cold.dram_read_bytes, "by_tensor": cold.by_tensor,
+                          "write_bytes": cold.dram_write_bytes,
+                          "dirty_bytes_at_end": cold.dirty_bytes_at_end}
+    return point
+
+
 def compare(launches: list[Profiled], point: dict, calls: int = 1) -> list[dict]:
     """One dict a boundary: predicted, measured, relative error, and what to look at.
 
-    ``point`` is what ``simulator.traffic`` gives; ``calls`` attention calls share the counters.
+    ``point`` is what ``predict`` gives; ``calls`` attention calls share the counters.
     ``agrees`` is None where nothing can be said.
     """
     spills = bool(ncu.total(launches, ncu.LOCAL))

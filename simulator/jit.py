@@ -71,6 +71,6 @@ def njit(function):
     before = config.CACHE_DIR
     config.CACHE_DIR = str(CACHE_DIR or "")
     try:
-        return numba.njit(cache=CACHE_DIR is not None)(function)
+        return numba.njit(cache=CACHE_DIR is not None, nogil=True)(function)
     finally:
         config.CACHE_DIR = before

@@ -8,6 +8,8 @@ that it does not know, FAKE_NCU_MODE ``denied`` refuses counters, ``short`` lose
 import json
 import os
 import sys
+from itertools import pairwise
+from pathlib import Path
 
 from hbmeter import kernels
 from hbmeter.experiments import ncu
@@ -22,7 +24,7 @@ def main(arguments):
     if arguments == ["--version"]:
         print("NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2099.1.0.0 (build 1)")
         return 0
-    options = dict(zip(arguments, arguments[1:], strict=False))
+    options = dict(pairwise(arguments))
     metrics = options["--metrics"].split(",")
     absent = [m for m in metrics if m in os.environ.get("FAKE_NCU_LACKS", "").split(",")]
     if os.environ.get("FAKE_NCU_MODE") == "denied":
@@ -51,7 +53,7 @@ def table(metrics, points):
 
 def launches(points):
     factor = float(os.environ.get("FAKE_NCU_FACTOR", "1"))
-    for number, document in enumerate(json.load(open(points, encoding="utf-8"))):
+    for number, document in enumerate(json.loads(Path(points).read_text(encoding="utf-8"))):
         print(f"hbmeter-point {number}")
         point = Point.of(document)
         kernel = kernels.get(point.kernel)

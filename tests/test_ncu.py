@@ -6,13 +6,12 @@ All texts here are synthetic, in the form that ncu prints.
 import string
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from hbmeter.experiments import ncu, ncu_csv
 from hbmeter.experiments.ncu_csv import Profiled, parse, unit_scale
 from hbmeter.kernels.errors import Unavailable
 from hbmeter.simulator.errors import InputError
+from hypothesis import given
+from hypothesis import strategies as st
 
 ID = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Block Size", "Grid Size")
 LINES = "==PROF== Connected to process 7 (/usr/bin/python3.12)\nepoch 1, loss 2,5\n"

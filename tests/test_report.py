@@ -7,7 +7,6 @@ from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
-
 from hbmeter.experiments import cli, figures, page, report, style
 from hbmeter.experiments.figures import block_heatmap, block_size, io_complexity, validation
 from hbmeter.experiments.files import csv_text, output_folder, write_atomic

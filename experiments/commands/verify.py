@@ -130,15 +130,14 @@ def _show(found, rows, failed):
 
 def _own_export(args):
     from ...hwprofiles import load
-    from ...simulator.traffic import traffic
     from .. import options, own_export
     from ..output import print_json
 
     launches = own_export.launches_of(args.ncu, args.kernel)
     problem, gpu = options.problem(args), load(args.gpu or "h200")
-    point = traffic(args.schedule, problem, gpu,
-                    options.tiles(args, args.schedule, problem, gpu),
-                    order=args.order, blocks_per_sm=args.blocks_per_sm)
+    point = own_export.predict(args.schedule, problem, gpu,
+                               options.tiles(args, args.schedule, problem, gpu), args.order,
+                               args.blocks_per_sm)
     rows = own_export.compare(launches, point, args.calls)
     failed = [row for row in rows if row["agrees"] is False]
     if args.json:
