@@ -1,5 +1,7 @@
 """The grid of points that ``hbmeter verify`` measures: kernels, shapes, tiles and grid orders."""
 
+import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,12 +15,16 @@ TILES = ("br", "bc", "stages", "bk")
 
 @dataclass(frozen=True)
 class Point:
-    """One kernel on one problem with one choice of tiles and one grid order."""
+    """One kernel on one problem with one choice of tiles and one grid order.
+
+    ``blocks_per_sm`` limits the thread blocks that share an SM; None leaves it to the driver.
+    """
 
     kernel: str
     problem: Attention
     tiles: Tiles
     order: str = "row"
+    blocks_per_sm: int | None = None
 
     @cached_property
     def document(self) -> dict:
@@ -28,16 +34,25 @@ class Point:
             "problem": {name: getattr(self.problem, name) for name in SHAPE},
             "tiles": {name: getattr(self.tiles, name) for name in TILES},
             "order": self.order,
+            "blocks_per_sm": self.blocks_per_sm,
         }
 
     @classmethod
     def of(cls, document: dict) -> "Point":
         """The point of a JSON document; other keys are ignored."""
         return cls(document["kernel"], Attention(**document["problem"]),
-                   Tiles(**document["tiles"]), document["order"])
+                   Tiles(**document["tiles"]), document["order"],
+                   document.get("blocks_per_sm"))
+
+    @property
+    def held_out(self) -> bool:
+        """Whether the L2 model may not be developed on this point: two thirds, by hash."""
+        text = json.dumps(self.document, sort_keys=True)
+        return hashlib.sha256(text.encode()).digest()[0] % 3 != 0
 
     def __str__(self):
-        return f"{self.kernel} {self.shape} {self.tiles.br}×{self.tiles.bc} {self.order}"
+        limit = f" {self.blocks_per_sm}/SM" if self.blocks_per_sm else ""
+        return f"{self.kernel} {self.shape} {self.tiles.br}×{self.tiles.bc} {self.order}{limit}"
 
     @property
     def shape(self) -> str:
@@ -54,7 +69,7 @@ def points(quick: bool = False) -> tuple[Point, ...]:
     K and V of all heads are below the L2 for some points and above it for others. Lengths are
     multiples of 16, so that every store is of whole sectors.
     """
-    found = tuple([*_flash2(), *_flash2_mma(), *_flash1(), *_standard()])
+    found = tuple([*_flash2(), *_flash2_mma(), *_l2(), *_flash1(), *_standard()])
     if not quick:
         return found
     small = [p for p in found if p.problem.seq <= 2048]
@@ -104,6 +119,36 @@ def _flash2_mma() -> Iterator[Point]:
     yield Point("flash2_mma", _problem(16, 4096, 128), Tiles(64, 64, 2))
     yield Point("flash2_mma", _problem(32, 4096, 128, "bf16", kv_heads=8), wide, "head")
     yield Point("flash2_mma", _problem(16, 2048, 64), Tiles(64, 64))
+
+
+def _l2() -> Iterator[Point]:
+    """Evidence for the L2 reader: K and V of one head up to 67 MB, 2 to 256 heads, 1 to 4 blocks
+    on an SM, both grid orders."""
+    wide, narrow, small = Tiles(128, 64, 2), Tiles(128, 128, 2), Tiles(64, 64)
+    for order in ("row", "head"):
+        for mask in ("full", "causal"):
+            for limit in (1, 2):
+                yield _mma(16, 16384, 128, wide, order, limit, mask=mask)
+                yield _mma(64, 4096, 128, wide, order, limit, mask=mask)
+                yield _mma(64, 8192, 64, narrow, order, limit, mask=mask)
+            for limit in (1, 2, 3, 4):
+                yield _mma(16, 8192, 64, small, order, limit, mask=mask)
+        for limit in (1, 2, 4):
+            yield _mma(8, 16384, 64, small, order, limit)
+        yield _mma(256, 1024, 128, wide, order)
+        yield _mma(8, 32768, 128, wide, order)
+        yield _mma(2, 131072, 64, narrow, order)
+        yield _mma(8, 8192, 256, Tiles(64, 64), order)
+        yield _mma(32, 16384, 128, wide, order, kv_heads=8)
+        yield _mma(64, 8192, 128, wide, order, kv_heads=8)
+    yield _mma(4, 65536, 128, wide)
+    yield _mma(2, 65536, 128, wide, mask="causal")
+    yield _mma(8, 32768, 128, wide, mask="window:8192")
+    yield _mma(256, 512, 64, narrow)
+
+
+def _mma(heads, seq, head_dim, tiles, order="row", limit=None, **shape) -> Point:
+    return Point("flash2_mma", _problem(heads, seq, head_dim, **shape), tiles, order, limit)
 
 
 def _flash1() -> Iterator[Point]:

@@ -90,7 +90,8 @@ def _run_all(points, partial: records.Partial, report) -> list[grid.Point]:
     """Run what has not been run; the points that this GPU can run."""
     missing = [point for point in points if _key(point, "run") not in partial]
     report.start("running and timing", len(missing))
-    for number, point in enumerate(missing):
+    # One problem after the other: its inputs and reference are made once.
+    for number, point in enumerate(sorted(missing, key=lambda point: str(point.problem))):
         report.step(number, point)
         try:
             partial.put(_key(point, "run"), run_point(point))
@@ -114,10 +115,11 @@ def run_point(point: grid.Point) -> dict:
     kernel = kernels.get(point.kernel)
     inputs, expected = _inputs_and_reference(point.problem)
     call = (kernel, point.problem, point.tiles)
-    plain = runner.run(*call, *inputs, point.order)
-    counted = runner.run(*call, *inputs, point.order, count=True)
-    times = runner.time_ms(*call, *inputs, point.order, warmup=WARM_UP, repeats=SAMPLES)
-    attributes = runner.attributes(*call, point.order)
+    launch = {"order": point.order, "most_blocks_per_sm": point.blocks_per_sm}
+    plain = runner.run(*call, *inputs, **launch)
+    counted = runner.run(*call, *inputs, count=True, **launch)
+    times = runner.time_ms(*call, *inputs, warmup=WARM_UP, repeats=SAMPLES, **launch)
+    attributes = runner.attributes(*call, **launch)
     errors = _errors(plain.outputs, expected)
     return {
         "attributes": {entry: asdict(found) for entry, found in attributes.items()},
@@ -172,7 +174,8 @@ def _count_all(path: str, points, repeat: int, partial: records.Partial, report)
         report.note(f"this GPU does not have {', '.join(answer.dropped)}")
     for point, launches in zip(missing, by_point(missing, answer.launches), strict=True):
         partial.put(_key(point, part), [
-            {"kernel": launch.function, "metrics": launch.metrics} for launch in launches
+            {"kernel": launch.function, "metrics": ncu.asked_for(launch.metrics)}
+            for launch in launches
         ])
 
 

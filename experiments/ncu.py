@@ -71,6 +71,12 @@ def version(path: str) -> str | None:
     return found.group(1) if found else None
 
 
+def asked_for(metrics: dict) -> dict:
+    """The metrics that hbmeter asks for: an export's raw page has hundreds of device attributes."""
+    wanted = {*METRICS, *(alias for names in ALIASES.values() for alias in names)}
+    return {name: value for name, value in metrics.items() if name in wanted}
+
+
 # ---- Values -----------------------------------------------------------------------------------
 
 

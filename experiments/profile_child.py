@@ -25,7 +25,8 @@ def main(path: str) -> None:
         # ncu saves what a launch may touch: leave it no memory that is not in use.
         runner.require_gpu().get_default_memory_pool().free_all_blocks()
         inputs = _inputs(point.problem)
-        runner.run(get(point.kernel), point.problem, point.tiles, *inputs, point.order)
+        runner.run(get(point.kernel), point.problem, point.tiles, *inputs, point.order,
+                   most_blocks_per_sm=point.blocks_per_sm)
 
 
 def _inputs(problem):

@@ -3,7 +3,7 @@
 The only module that imports CuPy, and only when something is run.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
 
@@ -12,12 +12,14 @@ import numpy as np
 from ..simulator.errors import InputError
 from ..simulator.problem import Attention
 from ..simulator.tiles import Tiles
-from .base import Kernel, is_statistic, scalar_arguments, tensor_shape
+from .base import Kernel, Launch, is_statistic, scalar_arguments, tensor_shape
 from .errors import Unavailable
 
 STORAGE = {"fp32": "float32", "fp16": "float16", "bf16": "uint16"}  # bf16 as its bits
 BF16_NAN = 0x7FFF
 REFERENCE_BYTES = 1 << 30  # of one chunk of float64 scores
+RESERVED_SHARED_BYTES = 1024  # of a block, by the system, where the driver does not say
+SHARED_UNIT = 128  # bytes by which a block's shared memory is given
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,8 @@ def _module(source: str, options: tuple[str, ...]):
     return module
 
 
-def _functions(kernel: Kernel, problem: Attention, tiles: Tiles, order: str, count: bool) -> list:
+def _functions(kernel: Kernel, problem: Attention, tiles: Tiles, order: str, count: bool,
+               most_blocks_per_sm: int | None) -> list:
     """(function, launch) of each launch, with its shared memory granted."""
     cupy = require_gpu()
     kernel.check(problem, tiles)
@@ -169,6 +172,8 @@ def _functions(kernel: Kernel, problem: Attention, tiles: Tiles, order: str, cou
             f"kernel {kernel.name} with {tiles} needs {needed:,} bytes of shared memory a thread "
             f"block; this GPU allows {allowed:,}; use smaller tiles"
         )
+    if most_blocks_per_sm is not None:
+        launches = [_crowded_out(launch, most_blocks_per_sm, properties) for launch in launches]
     module = _module(kernel.source, kernel.options(problem, tiles, count))
     functions = [module.get_function(launch.entry) for launch in launches]
     for function, launch in zip(functions, launches, strict=True):
@@ -176,12 +181,21 @@ def _functions(kernel: Kernel, problem: Attention, tiles: Tiles, order: str, cou
     return list(zip(functions, launches, strict=True))
 
 
+def _crowded_out(launch: Launch, most_blocks_per_sm: int, properties: dict) -> Launch:
+    """The launch with so much shared memory that no more blocks than that share an SM."""
+    reserved = properties.get("reservedSharedMemPerBlock", RESERVED_SHARED_BYTES)
+    share = properties["sharedMemPerMultiprocessor"] // most_blocks_per_sm - reserved
+    room = min(share, properties["sharedMemPerBlockOptin"]) // SHARED_UNIT * SHARED_UNIT
+    return replace(launch, shared_bytes=max(launch.shared_bytes, room))
+
+
 class _Prepared:
     """A kernel with its arguments in place, ready to launch any number of times."""
 
-    def __init__(self, kernel, problem, tiles, q, k, v, order, count):
+    def __init__(self, kernel, problem, tiles, q, k, v, order, count, most_blocks_per_sm):
         cupy = require_gpu()
-        self.functions = _functions(kernel, problem, tiles, order, count)
+        self.functions = _functions(kernel, problem, tiles, order, count,
+                                    most_blocks_per_sm)
         self.kernel, self.count = kernel, count
         self.tensors = dict(zip("QKV", _checked(problem, q, k, v), strict=True))
         for name in kernel.outputs:
@@ -222,13 +236,14 @@ def _checked(problem: Attention, *inputs):
 
 def run(
     kernel: Kernel, problem: Attention, tiles: Tiles, q, k, v,
-    order: str = "row", count: bool = False,
+    order: str = "row", count: bool = False, most_blocks_per_sm: int | None = None,
 ) -> Result:
-    """Runs a kernel once. What it does not write stays NaN; ``count`` builds it with counters.
+    """Runs a kernel once. What it does not write stays NaN; ``count`` builds it with counters;
+    ``most_blocks_per_sm`` keeps more thread blocks than that from sharing an SM.
 
     Raises InputError for what the kernel or this GPU cannot run and Unavailable without a GPU.
     """
-    prepared = _Prepared(kernel, problem, tiles, q, k, v, order, count)
+    prepared = _Prepared(kernel, problem, tiles, q, k, v, order, count, most_blocks_per_sm)
     prepared.launch()
     require_gpu().cuda.runtime.deviceSynchronize()
     outputs = {name: prepared.tensors[name] for name in kernel.outputs}
@@ -238,10 +253,11 @@ def run(
 def time_ms(
     kernel: Kernel, problem: Attention, tiles: Tiles, q, k, v,
     order: str = "row", warmup: int = 3, repeats: int = 10,
+    most_blocks_per_sm: int | None = None,
 ) -> Timing:
     """Times a kernel with CUDA events, one sample a repeat, caches as the last run left them."""
     cupy = require_gpu()
-    prepared = _Prepared(kernel, problem, tiles, q, k, v, order, count=False)
+    prepared = _Prepared(kernel, problem, tiles, q, k, v, order, False, most_blocks_per_sm)
     for _ in range(warmup):
         prepared.launch()
     samples = []
@@ -256,7 +272,8 @@ def time_ms(
 
 
 def attributes(
-    kernel: Kernel, problem: Attention, tiles: Tiles, order: str = "row", count: bool = False
+    kernel: Kernel, problem: Attention, tiles: Tiles, order: str = "row", count: bool = False,
+    most_blocks_per_sm: int | None = None,
 ) -> dict[str, Attributes]:
     """Registers, local and shared memory and thread blocks per SM of each entry point."""
     driver = require_gpu().cuda.driver
@@ -270,5 +287,6 @@ def attributes(
                 function.kernel.ptr, launch.threads, launch.shared_bytes
             ),
         )
-        for function, launch in _functions(kernel, problem, tiles, order, count)
+        for function, launch in _functions(kernel, problem, tiles, order, count,
+                                           most_blocks_per_sm)
     }
