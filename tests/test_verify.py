@@ -126,7 +126,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(fake_gpu, monkeypatch):
         file.write('{"key": "cut sho')
     monkeypatch.setattr(measure, "run_point", lambda p: done.append(p) or fake_run_point(p))
     measure.measure(POINTS, path, counters=False)
-    assert done == list(POINTS)
+    assert sorted(map(str, done)) == sorted(map(str, POINTS))
     assert len(records.load(path).points) == 3
 
 
