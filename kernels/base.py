@@ -93,6 +93,7 @@ class Kernel:
     dtypes = ("fp32", "fp16", "bf16")
     matmul_dtype: str | None = "fp32"  # whose peak FLOP/s its products run at; None: the inputs'
     threads = THREADS
+    least_arch = 70  # sm_NN that its instructions need
     most_stages = 1  # buffers for streamed tiles
     rows = (64, 128, 32, 16)  # Br and Bc worth trying, the best first
     columns = (64, 128, 32, 16)

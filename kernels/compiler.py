@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from ..simulator.errors import InputError
 from ..simulator.problem import Attention
 from ..simulator.tiles import Tiles
 from .base import Kernel
@@ -59,6 +60,19 @@ def include_folders() -> tuple[Path, ...]:
     return tuple(folders)
 
 
+def check_arch(kernel: Kernel, arch: str) -> None:
+    """Raises InputError unless NVRTC compiles for ``arch`` ("sm_90a") and the kernel runs there."""
+    nvrtc = _nvrtc()
+    known = _call(nvrtc, nvrtc.nvrtcGetSupportedArchs)
+    name = re.fullmatch(r"sm_(\d+)[af]?", arch)
+    if not name or int(name.group(1)) not in known:
+        valid = ", ".join(f"sm_{number}" for number in known)
+        raise InputError(f"arch {arch!r} is not one that this NVRTC compiles for: {valid} "
+                         "(sm_90a and later also with an a)")
+    if int(name.group(1)) < kernel.least_arch:
+        raise InputError(f"kernel {kernel.name} needs sm_{kernel.least_arch} or later, not {arch}")
+
+
 def _call(nvrtc, function, *arguments):
     code, *values = function(*arguments)
     if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
@@ -82,6 +96,7 @@ def build(
     and RuntimeError with the compiler's log when the source does not compile.
     """
     kernel.check(problem, tiles)
+    check_arch(kernel, arch)
     nvrtc, includes = _nvrtc(), include_folders()
     options = [
         *kernel.options(problem, tiles, count),

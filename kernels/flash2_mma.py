@@ -11,6 +11,7 @@ class Flash2Mma(Kernel):
     tensors = ("Q", "K", "V", "O", "LSE")
     outputs = ("O", "LSE")
     dtypes = ("fp16", "bf16")
+    least_arch = 80  # cp.async, mma.m16n8k16
     most_stages = 2
     matmul_dtype = None  # tensor cores take the inputs as they are
     tiles = {  # noqa: RUF012 (up to a width of head_dim and value_dim, the best first)

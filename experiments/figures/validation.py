@@ -133,8 +133,10 @@ def describe(table) -> str:
 def _sentence(table, boundary) -> str:
     rows = kept(table, boundary)
     middle, worst, share = errors(rows)
-    return (f"{TITLES[boundary]}, {KINDS[boundary]} against measured: median error {percent(middle)}, "
-            f"largest {percent(worst)}, {share:.0%} of {len(rows)} points within {BAND:.0%}.")
+    points = f"{len(rows)} point" + "s" * (len(rows) > 1)
+    return (f"{TITLES[boundary]}, {KINDS[boundary]} against measured: median error "
+            f"{percent(middle)}, largest {percent(worst)}, {share:.0%} of {points} within "
+            f"{BAND:.0%}.")
 
 
 def answer(table) -> list[str]:
@@ -158,7 +160,7 @@ def notes(table) -> list[str]:
     )
     spilling = len({(r["record"], r["kernel"], r["shape"], r["br"], r["bc"], r["order"])
                     for r in table if r["spills"]})
-    left_out = f" {spilling} points that spill registers are left out." * bool(spilling)
+    left_out = f" Points that spill registers, left out: {spilling}." * bool(spilling)
     return [f"Records: {sources}. Crosses are measured; points have their own shapes, not the "
             f"report's.{left_out}"]
 
