@@ -23,8 +23,9 @@ _SCHEDULES = {
     "standard_minimal": (ORANGE, "D"),
     "flash1": (GREEN, "^"),
     "flash2": (BLUE, "o"),
+    "flash2_mma": (PURPLE, "v"),
 }
-_OTHERS = ((PURPLE, "v"), (SKY, "P"), (GREY, "h"), (YELLOW, "p"))
+_OTHERS = ((SKY, "P"), (GREY, "h"), (BLACK, "p"))
 LINES = {"sm": "-", "dram": "--", "compulsory": ":"}
 
 WIDTH_INCHES = 8.6

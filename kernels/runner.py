@@ -189,8 +189,11 @@ def _crowded_out(launch: Launch, most_blocks_per_sm: int, properties: dict) -> L
     return replace(launch, shared_bytes=max(launch.shared_bytes, room))
 
 
-class _Prepared:
-    """A kernel with its arguments in place, ready to launch any number of times."""
+class Prepared:
+    """A kernel with its arguments in place, ready to launch any number of times.
+
+    Arguments as ``run`` has them; ``tensors`` holds inputs and outputs by name.
+    """
 
     def __init__(self, kernel, problem, tiles, q, k, v, order, count, most_blocks_per_sm):
         cupy = require_gpu()
@@ -243,7 +246,7 @@ def run(
 
     Raises InputError for what the kernel or this GPU cannot run and Unavailable without a GPU.
     """
-    prepared = _Prepared(kernel, problem, tiles, q, k, v, order, count, most_blocks_per_sm)
+    prepared = Prepared(kernel, problem, tiles, q, k, v, order, count, most_blocks_per_sm)
     prepared.launch()
     require_gpu().cuda.runtime.deviceSynchronize()
     outputs = {name: prepared.tensors[name] for name in kernel.outputs}
@@ -257,7 +260,7 @@ def time_ms(
 ) -> Timing:
     """Times a kernel with CUDA events, one sample a repeat, caches as the last run left them."""
     cupy = require_gpu()
-    prepared = _Prepared(kernel, problem, tiles, q, k, v, order, False, most_blocks_per_sm)
+    prepared = Prepared(kernel, problem, tiles, q, k, v, order, False, most_blocks_per_sm)
     for _ in range(warmup):
         prepared.launch()
     samples = []

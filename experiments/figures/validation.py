@@ -65,8 +65,10 @@ def errors(rows) -> tuple[float, float, float]:
 
 
 def percent(share: float) -> str:
-    """A percentage with two decimals while it is small."""
-    return f"{share:.2%}" if abs(share) < 0.1 else f"{share:.0%}"
+    """A percentage: two decimals while it is small, more when they would say 0.00%."""
+    if 0 < abs(share) < 5e-5:
+        return f"{share * 100:.1g}%"
+    return f"{share:.2%}" if share and abs(share) < 0.1 else f"{share:.0%}"
 
 
 @style.styled
@@ -75,7 +77,7 @@ def plot(table):
     fig, axes = style.figure(2, 2, 6.0, sharex="col", height_ratios=(1.7, 1))
     for boundary, (above, below) in zip(KINDS, axes.T, strict=True):
         rows = kept(table, boundary)
-        above.set_title(f"{TITLES[boundary]}: counter against {KINDS[boundary]}", fontsize=9.5)
+        above.set_title(f"{TITLES[boundary]}: measured against {KINDS[boundary]}", fontsize=9.5)
         if rows:
             _scatter(above, rows)
             _residuals(below, rows)
@@ -91,7 +93,7 @@ def plot(table):
 def _scatter(ax, rows):
     values = [r[name] for r in rows for name in ("expected_bytes", "measured_bytes")]
     low, high = min(values) / 2, max(values) * 2
-    ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high * (high / low) ** 0.35))
+    ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high * (high / low) ** 0.45))
     ax.plot([low, high], [low, high], color=style.GREY, linewidth=0.8)
     keys = []
     for kernel, mine in _by_kernel(rows):
@@ -100,7 +102,8 @@ def _scatter(ax, rows):
         middle, worst, _ = errors(mine)
         label = f"{kernel}: median {percent(middle)}, largest {percent(worst)}"
         keys.append(style.key(label, **look))
-    keys.append(style.key("equal", color=style.GREY, linewidth=0.8))
+    keys += [style.key("equal", color=style.GREY, linewidth=0.8),
+             style.key("±1% (below)", color=style.SKY, alpha=0.5, linewidth=6)]
     ax.legend(handles=keys, loc="upper left")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(LogLocator(numticks=6))
@@ -117,8 +120,6 @@ def _residuals(ax, rows):
     reach = max(1.5 * BAND, 1.15 * errors(rows)[1])
     ax.set_ylim(-reach, reach)
     ax.yaxis.set_major_formatter(PercentFormatter(1))
-    ax.legend(handles=[style.key("±1%", color=style.SKY, alpha=0.5, linewidth=6)],
-              loc="lower right")
 
 
 def _by_kernel(rows):
