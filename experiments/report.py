@@ -84,10 +84,10 @@ def _question(results, problem, gpu):
 
 def _experiment(result: Result):
     yield page.tag("p", figures.question(result.name))
-    notes = [page.tag("p", note) for note in result.module.notes(result.table)]
     if result.svg is None:
-        yield from notes
+        yield page.tag("p", getattr(result.module, "MISSING", "Nothing is recorded."))
         return
+    notes = [page.tag("p", note) for note in result.module.notes(result.table)]
     card = page.tag("div", page.Html(style.inline(result.svg)), class_="card", tabindex="0",
                     role="region", aria_label=f"Figure: {figures.title(result.name)}")
     yield page.tag("figure", card, page.tag("figcaption", *notes))

@@ -7,11 +7,11 @@ from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
-from hbmeter.experiments import cli, figures, page, report, style
+from hbmeter.experiments import cli, figures, grid, page, report, style
 from hbmeter.experiments.figures import block_heatmap, block_size, io_complexity, validation
 from hbmeter.experiments.files import csv_text, output_folder, write_atomic
 from hbmeter.hwprofiles import load
-from hbmeter.simulator import Attention, InputError
+from hbmeter.simulator import Attention, InputError, Tiles
 
 SMALL = Attention(batch=1, heads=2, seq=256, head_dim=64)
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -113,7 +113,8 @@ def test_runs_of_cells_cover_every_cell_once():
 def test_every_figure_is_written_with_its_table(made):
     results, folder, _ = made
     drawn = [r for r in results if r.svg]
-    assert [r.name for r in drawn] == [n for n in figures.names() if n != "validation"]
+    assert [r.name for r in drawn] == [r.name for r in results if r.table]
+    assert len(drawn) >= 4
     for result in drawn:
         assert (folder / f"{result.name}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (folder / f"{result.name}.svg").read_text()
@@ -170,7 +171,9 @@ def test_a_record_is_drawn_with_its_errors(monkeypatch):
              "dram_read_measured": None, "dram_read_error": None}
     spilling = point | {"spills": True, "sm_read_measured": 3000, "sm_read_error": -2 / 3}
     monkeypatch.setattr("hbmeter.experiments.verify.comparison", lambda _: [point, spilling])
-    record = SimpleNamespace(name="h200", gpu="NVIDIA H200", provenance={"date": "2026"})
+    data = grid.Point("flash2", SMALL, Tiles(64, 64)).document
+    record = SimpleNamespace(name="h200", gpu="NVIDIA H200", provenance={"date": "2026"},
+                             points=[data, data])
     table = validation.run(None, None, [record])
     assert [r["boundary"] for r in table] == ["sm_read", "sm_read"]
     assert "largest 0.99%, 100% of 1 point within" in validation.answer(table)[0]

@@ -44,6 +44,7 @@ def plot(table):
             _panel(axis, [r for r in shown if r["head_dim"] == d and r["mask"] == mask])
             axis.set_title(f"d {d}, {mask}")
         line[0].set_ylabel("TFLOP/s (measured)")
+    axes[0][0].set_ylim(0, 1.05 * max(row["tflop_per_s"] for row in shown))
     for axis in axes[-1]:
         axis.set_xlabel("sequence length n")
     handles, labels = axes[0][0].get_legend_handles_labels()
@@ -61,7 +62,6 @@ def _panel(axis, rows):
     axis.set_xscale("log", base=2)
     axis.set_xticks(lengths, [_short(n) for n in lengths])
     axis.minorticks_off()
-    axis.set_ylim(bottom=0)
 
 
 def _short(n: int) -> str:

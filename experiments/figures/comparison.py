@@ -120,16 +120,21 @@ def answer(table) -> list[str]:
     lines = [
         f"At the SM boundary (counted) standard moves {si(plain['sm_bytes'])}, "
         f"{tiled['schedule']} {si(tiled['sm_bytes'])}: "
-        f"{plain['sm_bytes'] / tiled['sm_bytes']:.1f} times less."
+        f"{_times(plain['sm_bytes'], tiled['sm_bytes'])}."
     ]
     if plain["dram_bytes"] and tiled["dram_bytes"]:
         lines.append(
             f"At the DRAM boundary (predicted) standard moves {si(plain['dram_bytes'])}, "
             f"{tiled['schedule']} {si(tiled['dram_bytes'])}: "
-            f"{plain['dram_bytes'] / tiled['dram_bytes']:.1f} times less; compulsory are "
+            f"{_times(plain['dram_bytes'], tiled['dram_bytes'])}; compulsory are "
             f"{si(plain['compulsory_bytes'])}."
         )
     return lines
+
+
+def _times(plain: int, tiled: int) -> str:
+    return f"{plain / tiled:.1f} times less" if plain >= tiled else (
+        f"{tiled / plain:.1f} times more")
 
 
 def notes(table) -> list[str]:

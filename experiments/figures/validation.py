@@ -16,31 +16,36 @@ ORDER = 50
 BAND = 0.01
 SM, DRAM = "sm_read", "dram_read"
 TITLES = {SM: "SM reads", DRAM: "DRAM reads"}
+MISSING = ("No measurement is recorded, so there is nothing to draw. hbmeter verify --out FILE "
+           "measures this machine's GPU.")
 KINDS = {SM: "counted", DRAM: "predicted"}
 
 
 def run(problem, gpu, records=None) -> list[dict]:
     """One row a recorded point and boundary; empty when nothing is recorded. All records are
     shown, whatever the report's shape and GPU."""
+    from ..grid import Point
     from ..records import load_all
     from ..verify import comparison
 
     return [
-        _row(record, point, boundary)
+        _row(record, point, boundary, Point.of(data).held_out)
         for record in (load_all() if records is None else records)
-        for point in comparison(record)
+        for data, point in zip(record.points, comparison(record), strict=True)
         for boundary in KINDS
         if point[f"{boundary}_predicted"] and point[f"{boundary}_measured"]
     ]
 
 
-def _row(record, point, boundary) -> dict:
-    """``error`` is (expected − measured) / measured, as hbmeter verify has it."""
+def _row(record, point, boundary, held_out: bool) -> dict:
+    """``held_out``: the L2 reader was not developed on this point. ``error`` is
+    (expected − measured) / measured, as hbmeter verify has it."""
     provenance = {name: record.provenance.get(name) for name in ("driver", "ncu", "date")}
     return {
         "record": record.name, "gpu": record.gpu, "kernel": point["kernel"],
         "shape": point["shape"], "br": point["tiles"]["br"], "bc": point["tiles"]["bc"],
-        "order": point["order"], "spills": point["spills"], "boundary": boundary,
+        "order": point["order"], "spills": point["spills"], "held_out": held_out,
+        "boundary": boundary,
         "kind": KINDS[boundary], "expected_bytes": point[f"{boundary}_predicted"],
         "measured_bytes": point[f"{boundary}_measured"], "error": point[f"{boundary}_error"],
         "model": point["l2_model"] if boundary == DRAM else None, **provenance,
@@ -74,10 +79,10 @@ def percent(share: float) -> str:
 @style.styled
 def plot(table):
     """Measured against expected above, the error below with the ±1% band; a column a boundary."""
-    fig, axes = style.figure(2, 2, 6.0, sharex="col", height_ratios=(1.7, 1))
+    fig, axes = style.figure(2, 2, 6.8, sharex="col", height_ratios=(2, 1))
     for boundary, (above, below) in zip(KINDS, axes.T, strict=True):
         rows = kept(table, boundary)
-        above.set_title(f"{TITLES[boundary]}: measured against {KINDS[boundary]}", fontsize=9.5)
+        above.set_title(f"{TITLES[boundary]}: measured against {KINDS[boundary]}", fontsize=9)
         if rows:
             _scatter(above, rows)
             _residuals(below, rows)
@@ -93,14 +98,15 @@ def plot(table):
 def _scatter(ax, rows):
     values = [r[name] for r in rows for name in ("expected_bytes", "measured_bytes")]
     low, high = min(values) / 2, max(values) * 2
-    ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high * (high / low) ** 0.45))
+    ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high * (high / low) ** 0.5))
     ax.plot([low, high], [low, high], color=style.GREY, linewidth=0.8)
     keys = []
     for kernel, mine in _by_kernel(rows):
         look = style.measured(kernel)
         ax.plot([r["expected_bytes"] for r in mine], [r["measured_bytes"] for r in mine], **look)
         middle, worst, _ = errors(mine)
-        label = f"{kernel}: median {percent(middle)}, largest {percent(worst)}"
+        label = (f"{kernel}: median {percent(middle)}, largest {percent(worst)}" if worst
+                 else f"{kernel}: equal to the byte")
         keys.append(style.key(label, **look))
     keys += [style.key("equal", color=style.GREY, linewidth=0.8),
              style.key("±1% (below)", color=style.SKY, alpha=0.5, linewidth=6)]
@@ -133,11 +139,20 @@ def describe(table) -> str:
 
 def _sentence(table, boundary) -> str:
     rows = kept(table, boundary)
+    text = f"{TITLES[boundary]}, {KINDS[boundary]} against measured: {_words(rows)}"
+    held_out = [r for r in rows if r["held_out"]]
+    if boundary == DRAM and held_out:
+        text += f"; on points the L2 reader was not developed on: {_words(held_out)}"
+    return text + "."
+
+
+def _words(rows) -> str:
     middle, worst, share = errors(rows)
     points = f"{len(rows)} point" + "s" * (len(rows) > 1)
-    return (f"{TITLES[boundary]}, {KINDS[boundary]} against measured: median error "
-            f"{percent(middle)}, largest {percent(worst)}, {share:.0%} of {points} within "
-            f"{BAND:.0%}.")
+    if worst == 0:
+        return f"equal to the byte on {points}"
+    return (f"median error {percent(middle)}, largest {percent(worst)}, {share:.0%} of {points} "
+            f"within {BAND:.0%}")
 
 
 def answer(table) -> list[str]:
@@ -151,9 +166,6 @@ def answer(table) -> list[str]:
 
 def notes(table) -> list[str]:
     """Where the measurements come from."""
-    if not table:
-        return ["No measurement is recorded, so there is nothing to draw. hbmeter verify --out "
-                "FILE measures this machine's GPU."]
     records = {r["record"]: r for r in table}
     sources = "; ".join(
         f"{name}: {r['gpu']}, driver {r['driver']}, ncu {r['ncu']}, {r['date']}"
