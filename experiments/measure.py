@@ -4,7 +4,6 @@ import hashlib
 import json
 import sys
 import tempfile
-import time
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from ..simulator.errors import InputError
 from . import grid, ncu, records
 from .ncu_csv import Profiled
 from .profile_child import PROGRESS
+from .progress import Progress
 
 SAMPLES = 10
 WARM_UP = 3
@@ -206,34 +206,3 @@ def by_point(points, launches: list[Profiled]) -> list[list[Profiled]]:
 
 
 # ---- Progress ---------------------------------------------------------------------------------
-
-
-class Progress:
-    """A line that says how far a stage is and how long it will take, on a terminal only."""
-
-    def __init__(self, stream):
-        self.stream, self.shown = stream, stream.isatty()
-        self.start("", 0)
-
-    def start(self, stage: str, total: int) -> None:
-        """A stage of ``total`` points begins."""
-        self.stage, self.total, self.began = stage, total, time.monotonic()
-
-    def step(self, number: int, point) -> None:
-        """Point ``number`` (from 0) begins."""
-        if not self.shown:
-            return
-        spent = time.monotonic() - self.began
-        left = f", about {spent / number * (self.total - number):.0f} s left" if number else ""
-        text = f"{self.stage}: {number + 1} of {self.total}{left}: {point}"
-        print(f"\r\033[K{text[:110]}", end="", file=self.stream, flush=True)
-
-    def note(self, text: str) -> None:
-        """Something to know, on every kind of stream."""
-        self.end()
-        print(f"hbmeter verify: {text}", file=self.stream, flush=True)
-
-    def end(self) -> None:
-        """Clear the line."""
-        if self.shown:
-            print("\r\033[K", end="", file=self.stream, flush=True)

@@ -1,5 +1,7 @@
 """One point: what a schedule moves over each boundary of a GPU's memory hierarchy."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 from . import blocks, schedules
 from .bounds import forward_bound
 from .engines import scratchpad
@@ -76,11 +78,18 @@ def describe(problem: Attention) -> dict:
     return {name: getattr(problem, name) for name in names} | {"pass": "forward"}
 
 
-def compare(problem: Attention, gpu, *, schedules_: tuple[str, ...] = COMPARED, tiles=None,
-            order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2") -> list[dict]:
-    """``traffic`` of several schedules on one problem, each with its own tiles unless given."""
-    return [
-        traffic(name, problem, gpu, tiles, order=order, blocks_per_sm=blocks_per_sm,
-                engine=engine)
-        for name in schedules_
-    ]
+def compare(problem: Attention, gpu, *, names: tuple[str, ...] = COMPARED,
+            order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2",
+            on_done=lambda name: None) -> list[dict]:
+    """``traffic`` of several schedules on one problem, each with its least-traffic tiles.
+
+    They run side by side (the engines hold no lock); ``on_done`` gets each name as it ends.
+    """
+    def point(name):
+        found = traffic(name, problem, gpu, order=order, blocks_per_sm=blocks_per_sm,
+                        engine=engine)
+        on_done(name)
+        return found
+
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(point, names))

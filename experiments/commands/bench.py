@@ -46,10 +46,11 @@ def _measure(args):
 
     from ...kernels import runner
     from .. import bench, measure, records
+    from ..progress import Progress
 
     cupy = runner.require_gpu()
     problems = bench.shapes((1024, 4096), (128,)) if args.quick else bench.shapes()
-    points = bench.measure(problems, measure.Progress(sys.stderr))
+    points = bench.measure(problems, Progress(sys.stderr))
     about = records.provenance(cupy, None, measure.source_hash(), {
         "clocks": "left alone", "rounds": bench.ROUNDS, **bench.torch_versions()})
     document = {"provenance": about, "points": points}

@@ -19,12 +19,21 @@ def add_arguments(parser):
 
 def run(args):
     """Count each schedule with its least-traffic tiles."""
-    from ...simulator.traffic import compare
+    import sys
+    from itertools import count
+
+    from ...simulator.traffic import COMPARED, compare
     from .. import options
     from ..output import print_json
+    from ..progress import Progress
 
+    progress = Progress(sys.stderr)
+    progress.start("counting", len(COMPARED))
+    done = count(1)
     points = compare(options.problem(args), options.profile(args), order=args.order,
-                     blocks_per_sm=args.blocks_per_sm, engine=args.engine)
+                     blocks_per_sm=args.blocks_per_sm, engine=args.engine,
+                     on_done=lambda name: progress.step(next(done), f"{name} is done"))
+    progress.end()
     if args.json:
         print_json(points)
     else:

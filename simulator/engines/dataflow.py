@@ -12,7 +12,7 @@ import numpy as np
 from ..jit import njit
 from ..ops import BY_CODE, OP_B_TRANSPOSED, OP_IS_MATMUL, OP_IS_REDUCTION
 from ..tape import Kind
-from .walk import END, LOOP, enter_loop, extent, next_trip, value
+from .walk import END, LOOP, enter_loop, next_trip, region
 
 
 class Fault(IntEnum):
@@ -122,10 +122,8 @@ def result_shape(op, a_rows, a_cols, b_rows, b_cols):
 @njit
 def _move(row, owner, tensors, tiles, states, rows, hashes, variables, shape):
     """A load, store or fill: the region exists, and may be read or written now."""
-    tensor, tile, state = tensors[row.tensor], tiles[row.tile], states[row.tensor]
-    at_row, at_col = value(variables, row.row_var), value(variables, row.col_var)
-    n_rows = extent(at_row, tile.rows, tensor.rows)
-    n_cols = extent(at_col, tile.cols, tensor.cols)
+    tensor, state = tensors[row.tensor], states[row.tensor]
+    at_row, at_col, n_rows, n_cols = region(row, variables, tensors, tiles)
     if n_rows < 1 or n_cols < 1:
         return _BEYOND
     if row.kind == _STORE:

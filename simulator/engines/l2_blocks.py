@@ -10,7 +10,7 @@ import numpy as np
 from ..jit import njit
 from ..tape import Kind
 from .l2_cache import DIRTY, HOME_BYTES, WAYS, popcount, read_unit, write_unit
-from .walk import END, LOOP, enter_loop, extent, next_trip, value
+from .walk import END, LOOP, enter_loop, next_trip, region
 
 _LOAD, _STORE = int(Kind.LOAD), int(Kind.STORE)
 READ, FETCHED, WRITTEN, WRITTEN_BACK = range(4)
@@ -113,10 +113,8 @@ def _move_region(row, variables, head, side, time, tensors, tiles, cache, sector
                  last, machine):
     """Read or write a tile, a run of bytes for each row or one when rows are whole; the time
     when it is done."""
-    tensor, tile = tensors[row.tensor], tiles[row.tile]
-    r0, c0 = value(variables, row.row_var), value(variables, row.col_var)
-    rows = extent(r0, tile.rows, tensor.rows)
-    cols = extent(c0, tile.cols, tensor.cols)
+    tensor = tensors[row.tensor]
+    r0, c0, rows, cols = region(row, variables, tensors, tiles)
     if rows == 0 or cols == 0:
         return time
     pitch = tensor.cols * tensor.element_bytes

@@ -26,6 +26,7 @@ UNIT_BYTES = 2048
 SECTORS_PER_UNIT_MAX = 64
 
 _FIRST_ORDER = np.uint64(0xFEDCBA9876543210)
+_EACH_NIBBLE = np.uint64(0x1111111111111111)
 _ZERO, _ONE, _FOUR, _NIBBLE = (np.uint64(x) for x in (0, 1, 4, 15))
 
 
@@ -65,12 +66,17 @@ def popcount(bits):
 def _rank(cache, part, index, tag):
     """The LRU rank of a tag in its set, or -1; and its way."""
     order = cache[part, index, ORDER]
-    for rank in range(WAYS):
-        way = np.int64(order & _NIBBLE)
-        if cache[part, index, way] == tag:
-            return rank, way
-        order >>= _FOUR
-    return -1, -1
+    way = np.int64(order & _NIBBLE)
+    if cache[part, index, way] == tag:
+        return 0, way
+    way = np.int64(-1)
+    for other in range(WAYS):  # no early exit: this is a few vector compares
+        way = other if cache[part, index, other] == tag else way
+    if way < 0:
+        return -1, way
+    differs = order ^ (np.uint64(way) * _EACH_NIBBLE)  # a zero nibble where the way stands
+    zero = (differs - _EACH_NIBBLE) & ~differs & (_EACH_NIBBLE << np.uint64(3))
+    return popcount((zero & (~zero + _ONE)) - _ONE) >> 2, way
 
 
 @njit

@@ -22,7 +22,7 @@ from ..ops import (
 )
 from ..program import Program
 from ..tape import Kind
-from .walk import END, LOOP, enter_loop, extent, next_trip, value
+from .walk import END, LOOP, enter_loop, next_trip, region
 
 _LOAD, _STORE, _FILL, _COMPUTE = (
     int(k) for k in (Kind.LOAD, Kind.STORE, Kind.FILL, Kind.COMPUTE)
@@ -139,12 +139,10 @@ def _count_block(tape, uniform, first, end, tensors, tiles, variables, stops, sh
         if row.kind == _COMPUTE:
             _count_compute(row, shape, flops, trips)
         else:
-            tensor, tile = tensors[row.tensor], tiles[row.tile]
-            rows = extent(value(variables, row.row_var), tile.rows, tensor.rows)
-            cols = extent(value(variables, row.col_var), tile.cols, tensor.cols)
+            _, _, rows, cols = region(row, variables, tensors, tiles)
             if row.kind != _FILL:
                 direction = 1 if row.kind == _STORE else 0
-                moved = rows * cols * tensor.element_bytes
+                moved = rows * cols * tensors[row.tensor].element_bytes
                 bytes_moved[row.tensor, direction] += moved * trips
             if row.kind != _STORE:
                 shape[row.tile, 0], shape[row.tile, 1] = rows, cols

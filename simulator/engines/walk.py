@@ -39,3 +39,11 @@ def next_trip(tape, pc, variables, stops):
 def extent(offset, tile_length, tensor_length):
     """Elements of a tile along one side, clipped to the tensor."""
     return max(min(tile_length, tensor_length - offset), 0)
+
+
+@njit
+def region(row, variables, tensors, tiles):
+    """What a LOAD, STORE or FILL names of a tensor: first row and column, rows, columns."""
+    tensor, tile = tensors[row.tensor], tiles[row.tile]
+    r0, c0 = value(variables, row.row_var), value(variables, row.col_var)
+    return (r0, c0, extent(r0, tile.rows, tensor.rows), extent(c0, tile.cols, tensor.cols))
