@@ -54,6 +54,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; never a traceback for what the user or the machine got wrong."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without × or µ gets a ?
     try:
         args = parser().parse_args(argv)
         return args.run(args) or DONE

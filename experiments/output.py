@@ -6,7 +6,7 @@ import sys
 
 def print_json(document):
     """One JSON document on stdout."""
-    json.dump(document, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
+    json.dump(document, sys.stdout, indent=2, allow_nan=False)
     print()
 
 
