@@ -21,6 +21,7 @@ from .grid import Point
 
 FOLDER = Path(__file__).parent / "recorded"
 FORMAT = 1
+L2_SUFFIX = "-l2.json"  # of files in the same folder that hbmeter calibrate --l2 wrote
 KEYS = ("kernel", "problem", "tiles", "order", "attributes", "error", "times_ms", "counted",
         "counters")
 
@@ -57,7 +58,8 @@ def load(path) -> Record:
 
 def load_all() -> list[Record]:
     """Every record in ``recorded/``, by name; none is an empty list."""
-    return [load(path) for path in sorted(FOLDER.glob("*.json"))]
+    paths = sorted(path for path in FOLDER.glob("*.json") if not path.name.endswith(L2_SUFFIX))
+    return [load(path) for path in paths]
 
 
 def document(provenance: dict, points: list[dict]) -> dict:

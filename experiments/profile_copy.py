@@ -1,0 +1,64 @@
+"""A GPU profile's YAML file with measured L2 facts put in; all else stays, comments too."""
+
+from ..hwprofiles import document, loader
+
+HOW = "atomics of one thread an SM to lines {side} its side, all SMs at once, clocks left alone"
+
+
+def with_l2_facts(text: str, facts: dict, provenance: dict, source: str) -> str:
+    """``text`` of a profile with what ``calibrate.derived`` found; ``source`` names it in errors.
+
+    A fact that was not found leaves the profile's own. Raises ProfileError when the outcome is no
+    profile.
+    """
+    origin = f"measured on {provenance['gpu']}, {provenance['date'][:10]}: hbmeter calibrate --l2"
+    if facts["dirty_bytes_max"]:
+        value = facts["dirty_bytes_max"]["median"]
+        text = _set(text, ("l2", "dirty_bytes_max"),
+                    [f"  dirty_bytes_max: {value:_}  # source: {origin} [R]"])
+    if facts["sm_partitions"]:
+        digits = facts["sm_partitions"]
+        text = _set(text, ("l2", "sm_partitions"),
+                    [f'  sm_partitions: "{digits}"  # source: {origin} [R]'])
+    for name, found in (facts["latency_cycles"] or {}).items():
+        text = _set(text, ("measured", f"l2_{name}_latency"),
+                    _measurement(name, found, origin, provenance["date"][:10]))
+    loader.parse(text.encode(), source)
+    return text
+
+
+def _measurement(name: str, found: dict, origin: str, date: str) -> list[str]:
+    how = HOW.format(side="near" if name == "near" else "far from")
+    spread = [f"    spread: {found['spread']:g}  # source: {origin} [R]"] if found["spread"] else []
+    return [f"  l2_{name}_latency:", f"    value: {found['median']:g}  # source: {origin} [R]",
+            "    unit: cycles", *spread, f"    date: {date}", f"    how: {how}"]
+
+
+def _set(text: str, path: tuple[str, str], new: list[str]) -> str:
+    """Put the lines of a key of a section in place of its old ones, or at the section's end."""
+    lines, where = text.splitlines(), document.read(text).lines
+    section, _ = path
+    if (section,) not in where:
+        return "\n".join([*lines, f"{section}:", *new]) + "\n"
+    start = where.get(path, None)
+    if start is None:
+        start = stop = _end(lines, where[(section,)] - 1)
+    else:
+        start, stop = start - 1, _end(lines, start - 1)
+    return "\n".join([*lines[:start], *new, *lines[stop:]]) + "\n"
+
+
+def _end(lines: list[str], first: int) -> int:
+    """The index after the last line of the block mapping entry that begins at ``first``."""
+    depth = _indent(lines[first])
+    last = first
+    for number in range(first + 1, len(lines)):
+        if lines[number].strip() and _indent(lines[number]) <= depth:
+            break
+        if lines[number].strip():
+            last = number
+    return last + 1
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))

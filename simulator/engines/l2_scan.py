@@ -1,0 +1,84 @@
+"""Scans of buffers through the cache model: what the L2 microbenchmarks do on a GPU.
+
+Blocks go in step: in turn each moves one chunk, what its threads move at once. Lines are the
+cache's units here, so counts are exact.
+"""
+
+import numpy as np
+
+from ..jit import njit
+from .l2_cache import HOME_BYTES, empty_cache, popcount, read_unit, write_unit
+
+
+def scan(l2, sides, *, written_bytes=0, rereads=0, read_bytes=0, passes=0, shared=False,
+         step_bytes=4096, dirty_before_bytes=0) -> tuple[int, int]:
+    """DRAM bytes (read, written back) of a scan; ``l2`` as a profile has it.
+
+    ``sides``: the partition of each block. Every block writes its slice of one buffer, reads that
+    ``rereads`` times, then reads its slice of another (all of it when ``shared``) ``passes``
+    times. The cache is empty before but for ``dirty_before_bytes`` that something else wrote; what
+    is dirty at the end stays uncounted.
+    """
+    sides = np.asarray(sides, np.int64)
+    readers = sides
+    if shared:  # in step, the others of a side find each chunk where its first reader put it
+        readers = np.unique(sides)
+    line, sector = l2.line_bytes, l2.sector_bytes
+    cache = empty_cache(l2.size_bytes, l2.partitions, line, l2.dirty_bytes_max)
+    whole_line = np.uint64((1 << line // sector) - 1)
+    fetched, written_back = _scan(
+        cache, sides, readers, step_bytes // line, dirty_before_bytes // line,
+        written_bytes // line, rereads, read_bytes // line, passes, shared, whole_line,
+        HOME_BYTES // line)
+    return fetched * sector, written_back * sector
+
+
+@njit
+def _scan(cache, sides, readers, chunk, before, written, rereads, read, passes, shared, mask,
+          per_home):
+    """(Sectors fetched, sectors written back) of a scan; sizes in lines."""
+    fetched = np.int64(0)
+    _write_all(cache, sides, chunk, 0, before, mask, per_home)
+    written_back = _write_all(cache, sides, chunk, before, written, mask, per_home)
+    for _ in range(rereads):
+        more, gone = _read_all(cache, sides, chunk, before, written, False, mask, per_home)
+        fetched += more
+        written_back += gone
+    for _ in range(passes):
+        more, gone = _read_all(cache, readers, chunk, before + written, read, shared, mask,
+                               per_home)
+        fetched += more
+        written_back += gone
+    return fetched, written_back
+
+
+@njit
+def _write_all(cache, sides, chunk, first, lines, mask, per_home):
+    """Every block writes its slice: sectors written back."""
+    gone = np.int64(0)
+    share = -(-lines // len(sides))
+    for start in range(0, share, chunk):
+        for block in range(len(sides)):
+            stop = min(block * share + min(start + chunk, share), lines)
+            for line in range(block * share + start, stop):
+                _, near, _, home, _, cleaned = write_unit(cache, first + line, sides[block], mask,
+                                                          per_home)
+                gone += popcount(near) + popcount(home) + popcount(cleaned)
+    return gone
+
+
+@njit
+def _read_all(cache, sides, chunk, first, lines, shared, mask, per_home):
+    """Every block reads its slice, or all when shared: (sectors fetched, written back)."""
+    fetched, gone = np.int64(0), np.int64(0)
+    share = lines if shared else -(-lines // len(sides))
+    for start in range(0, share, chunk):
+        for block in range(len(sides)):
+            base = 0 if shared else block * share
+            stop = min(base + min(start + chunk, share), lines)
+            for line in range(base + start, stop):
+                missing, _, near, _, home, _ = read_unit(cache, first + line, sides[block], mask,
+                                                         per_home)
+                fetched += popcount(missing)
+                gone += popcount(near) + popcount(home)
+    return fetched, gone
