@@ -34,12 +34,15 @@ def add_arguments(parser):
 
 def run(args):
     """Measure or read, write, print."""
+    from ...hwprofiles import load
     from ...simulator.errors import InputError
 
     if not args.l2 and args.recorded is None:
         raise InputError("only the L2 can be calibrated so far: give --l2 (on a GPU machine) or "
                          "--recorded")
     out = _place(args.out, args.l2)
+    if args.gpu is not None:
+        load(args.gpu)  # a mistake in it is known now rather than after a minute
     records = [_measured(out)] if args.l2 else _recorded(args.recorded)
     if out is not None and out.suffix != ".json":
         _write_profile(out, records, args.gpu)

@@ -105,7 +105,8 @@ def notes(table) -> list[str]:
     sources = "; ".join(f"{name}: {row['gpu']}, driver {row['driver']}, ncu {row['ncu']}, "
                         f"{row['date']}" for name, row in records.items())
     return [f"Records: {sources}; medians of three runs, caches flushed before each scan. Model: "
-            "the L2 reader's cache, line by line, blocks in step. Points whose DRAM traffic is "
+            "the L2 reader's cache, line by line, blocks in step, beginning with the dirty bytes "
+            "that the profiler leaves. Points whose DRAM traffic is "
             "under 5% of the buffers, and sizes within 4 MiB of a curve's knee, are not judged."]
 
 
