@@ -38,7 +38,7 @@ def run(problem, gpu, records=None) -> list[dict]:
 
 
 def _row(record, point, boundary, held_out: bool) -> dict:
-    """``held_out``: the L2 reader was not developed on this point. ``error`` is
+    """``held_out``: two thirds of the points, by hash. ``error`` is
     (expected − measured) / measured, as hbmeter verify has it."""
     provenance = {name: record.provenance.get(name) for name in ("driver", "ncu", "date")}
     return {
@@ -142,7 +142,7 @@ def _sentence(table, boundary) -> str:
     text = f"{TITLES[boundary]}, {KINDS[boundary]} against measured: {_words(rows)}"
     held_out = [r for r in rows if r["held_out"]]
     if boundary == DRAM and held_out:
-        text += f"; on points the L2 reader was not developed on: {_words(held_out)}"
+        text += f"; on points held out by hash: {_words(held_out)}"
     return text + "."
 
 
