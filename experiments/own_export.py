@@ -50,7 +50,7 @@ def predict(schedule: str, problem, gpu, tiles, order: str, blocks_per_sm: int |
     """What ``simulator.traffic`` says, with the cache emptied before each launch as ncu does."""
     from ..simulator import schedules
     from ..simulator.engines import l2
-    from ..simulator.traffic import traffic
+    from ..simulator.point import traffic
 
     point = traffic(schedule, problem, gpu, tiles, order=order, blocks_per_sm=blocks_per_sm)
     program = schedules.build(schedule, problem, tiles)

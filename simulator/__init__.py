@@ -13,18 +13,15 @@ _HOMES = {
     "Attention": ".problem",
     "Tiles": ".tiles",
     "InputError": ".errors",
-    "traffic": ".traffic",
-    "compare": ".traffic",
+    "traffic": ".point",
+    "compare": ".point",
     "explore": ".blocks",
 }
 __all__ = sorted(_HOMES)
 
 
 def __getattr__(name):
-    """Imported on first use: the command line's help needs none of it.
-
-    ``traffic`` is a module here too: the function takes its place in this namespace.
-    """
+    """Imported on first use: the command line's help needs none of it."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = getattr(import_module(_HOMES[name], __name__), name)

@@ -5,7 +5,8 @@ Br = min(M/4d, d) is FlashAttention's rule (arXiv 2205.14135, Algorithm 1), whic
 M is the shared memory of a block in elements.
 """
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from . import schedules
@@ -153,8 +154,9 @@ def choose_tiles(schedule: str, problem: Attention, gpu, br: int | None = None,
         require_fit(schedule, problem, tiles, gpu)
         return tiles
     sizes = range(STEP, LARGEST + 1, STEP)
+    copies = 1 if stages is None else stages
     choices = [
-        Candidate(schedules.build(schedule, problem, Tiles(rows, cols, stages or 1)), gpu)
+        Candidate(schedules.build(schedule, problem, Tiles(rows, cols, copies)), gpu)
         for rows in ([br] if br is not None else sizes)
         for cols in ([bc] if bc is not None else sizes)
     ]
@@ -183,10 +185,14 @@ def _largest_that_fits(candidate: Candidate) -> str:
     """What to change: the largest Bc, else the largest Br, that fits with the rest as it is."""
     tiles, program = candidate.tiles, candidate.program
     for name, label in (("bc", "Bc"), ("br", "Br")):
-        given = getattr(tiles, name)
-        for size in range((given - 1) // STEP * STEP, 0, -STEP):
-            sizes = {"br": tiles.br, "bc": tiles.bc, "stages": tiles.stages} | {name: size}
-            smaller = schedules.build(program.schedule, program.problem, Tiles(**sizes))
-            if smaller.smem_bytes_per_block <= candidate.gpu.smem.bytes_per_block_max:
-                return f"the largest {label} that fits is {size}"
+
+        def too_large(step, name=name):
+            smaller = replace(tiles, **{name: step * STEP})
+            built = schedules.build(program.schedule, program.problem, smaller)
+            return built.smem_bytes_per_block > candidate.gpu.smem.bytes_per_block_max
+
+        steps = range(1, (getattr(tiles, name) - 1) // STEP + 1)
+        fitting = bisect_left(steps, True, key=too_large)  # shared memory grows with either size
+        if fitting:
+            return f"the largest {label} that fits is {fitting * STEP}"
     return "no smaller Br or Bc alone fits"

@@ -31,8 +31,7 @@ class Mask:
 
     def pairs(self, n_q: int, n_kv: int) -> int:
         """Number of (query, key) pairs that are not masked."""
-        lo, hi = self.column_range(np.arange(n_q), n_kv)
-        return int(np.maximum(hi - lo, 0).sum())
+        return _clipped_sum(self.hi_shift, n_q, n_kv) - _clipped_sum(self.lo_shift, n_q, n_kv)
 
     def dense(self, n_q: int, n_kv: int, row: int = 0, col: int = 0, rows=None, cols=None):
         """Boolean array [rows, cols] of what is visible, for a tile at (row, col)."""
@@ -40,6 +39,13 @@ class Mask:
         j = col + np.arange(n_kv - col if cols is None else cols)
         lo, hi = self.column_range(i, n_kv)
         return (j >= lo[:, None]) & (j < hi[:, None])
+
+
+def _clipped_sum(shift: int, count: int, top: int) -> int:
+    """The sum of clip(i + shift, 0, top) over i = 0 … count − 1."""
+    first, full = (min(max(bound - shift, 0), count) for bound in (1, top))
+    full = max(full, first)  # rows [first, full) are inside, those from full on are at the top
+    return (full - first) * (first + full - 1 + 2 * shift) // 2 + (count - full) * top
 
 
 def parse_mask(text: str, n_q: int, n_kv: int) -> Mask:

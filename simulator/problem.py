@@ -9,6 +9,7 @@ from .masks import Mask, parse_mask
 DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 
 MAX_INT64 = 2**63 - 1
+MAX_LENGTH = 1 << 32  # of seq and kv_seq: far below masks.UNBOUNDED
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ class Attention:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name} {value!r} must be a whole number from 1")
+        for name in ("seq", "kv_seq"):
+            if getattr(self, name) > MAX_LENGTH:
+                raise InputError(f"{name} {getattr(self, name)} is too large: it is at most 2^32")
         if self.heads % self.kv_heads:
             raise InputError(
                 f"heads {self.heads} is not divisible by kv_heads {self.kv_heads}; "

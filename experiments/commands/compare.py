@@ -22,7 +22,7 @@ def run(args):
     import sys
     from itertools import count
 
-    from ...simulator.traffic import COMPARED, compare
+    from ...simulator.point import COMPARED, compare
     from .. import options
     from ..output import print_json
     from ..progress import Progress

@@ -25,8 +25,8 @@ def add_arguments(parser):
 
 def run(args):
     """Count, and print a table or the JSON document."""
+    from ...simulator.point import traffic
     from ...simulator.schedules import get
-    from ...simulator.traffic import traffic
     from .. import options
     from ..output import print_json
 

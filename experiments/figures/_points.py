@@ -3,9 +3,9 @@
 from ...simulator import schedules
 from ...simulator.blocks import choose_tiles
 from ...simulator.errors import InputError
+from ...simulator.point import traffic
 from ...simulator.problem import Attention
 from ...simulator.tiles import Tiles
-from ...simulator.traffic import traffic
 
 _seen: dict = {}
 

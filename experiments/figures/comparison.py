@@ -6,7 +6,7 @@ attention take with and without the n×n matrices in HBM?
 
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from ...simulator.traffic import COMPARED
+from ...simulator.point import COMPARED
 from .. import style
 from ..output import seconds, si
 from . import Table
