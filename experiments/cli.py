@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 a check or comparison failed; 2 bad input; 3 what it needs
 """
 
 import argparse
+import errno
 import os
 import sys
 from importlib import import_module
@@ -54,24 +55,38 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; never a traceback for what the user or the machine got wrong."""
+    if sys.stdout is None:  # closed by the shell
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without × or µ gets a ?
     try:
-        args = parser().parse_args(argv)
-        return args.run(args) or DONE
+        try:
+            args = parser().parse_args(argv)
+            return args.run(args) or DONE
+        finally:
+            sys.stdout.flush()  # here, where what goes wrong has a message
     except (InputError, ProfileError) as error:
         return _fail(BAD_INPUT, error)
     except Unavailable as error:
         return _fail(UNAVAILABLE, error)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         return DONE
+    except MemoryError as error:
+        return _fail(BAD_INPUT, f"too large for this machine's memory: {error}")
     except OSError as error:
-        return _fail(BAD_INPUT, f"{error.filename or 'file'}: {error.strerror or error}")
+        if error.errno == errno.ENOSPC and not error.filename:
+            _drop_stdout()
+        return _fail(BAD_INPUT, f"{error.filename or 'output'}: {error.strerror or error}")
     except KeyboardInterrupt:
         print("hbmeter: stopped", file=sys.stderr)
         return 130
+
+
+def _drop_stdout():
+    """Nobody reads on, or there is no room: Python's own flush at exit must not complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(code: int, error) -> int:

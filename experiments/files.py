@@ -10,6 +10,8 @@ from ..simulator.errors import InputError
 
 def output_folder(path: str) -> Path:
     """The folder, created when it is not there. Raises InputError when it cannot be written."""
+    if not path:
+        raise InputError("--out '' is empty; name a folder")
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {path} is a file; name a folder")

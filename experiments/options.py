@@ -1,18 +1,20 @@
 """Command-line options that several commands share, and how they become problems and profiles."""
 
 import argparse
+import re
 
 from ..hwprofiles import load
 from ..simulator.problem import DTYPE_BYTES, Attention
 from ..simulator.tiles import Tiles
 
+_WHOLE = re.compile("[-+]?[0-9]+(_[0-9]+)*")
+
 
 def whole(text: str) -> int:
     """An int from the command line; the simulator judges its range."""
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if len(text) > 40 or not _WHOLE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number")
+    return int(text)
 
 
 def add_shape(parser: argparse.ArgumentParser):

@@ -47,11 +47,13 @@ def load(path) -> Record:
         provenance, points = document["provenance"], document["points"]
         if provenance["format"] != FORMAT:
             raise ValueError(f"format {provenance['format']!r}, this hbmeter reads {FORMAT}")
+        _ = provenance["gpu"]
         for point in points:
             Point.of(point)
             if missing := [key for key in KEYS if key not in point]:
                 raise ValueError(f"a point lacks {', '.join(missing)}")
-    except (ValueError, KeyError, TypeError) as error:
+            _ = point["error"]["O"]["relative"], point["attributes"].values()  # read by verify
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is not a record of hbmeter verify: {error!r}") from error
     return Record(Path(path).stem, provenance, points)
 

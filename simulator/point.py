@@ -23,8 +23,9 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
     """
     if engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES)
-    if blocks_per_sm is not None and blocks_per_sm < 1:
-        raise InputError(f"blocks_per_sm {blocks_per_sm} must be a whole number from 1")
+    if blocks_per_sm is not None and not 1 <= blocks_per_sm <= gpu.max_blocks_per_sm:
+        raise InputError(f"blocks_per_sm {blocks_per_sm} must be a whole number from 1 to "
+                         f"{gpu.max_blocks_per_sm}, the most of {gpu.name}")
     if tiles is None:
         tiles = blocks.choose_tiles(schedule, problem, gpu)
     else:
@@ -85,9 +86,11 @@ def compare(problem: Attention, gpu, *, names: tuple[str, ...] = COMPARED,
 
     They run side by side (the engines hold no lock); ``on_done`` gets each name as it ends.
     """
+    tiles = {name: blocks.choose_tiles(name, problem, gpu) for name in names}  # or fails at once
+
     def point(name):
-        found = traffic(name, problem, gpu, order=order, blocks_per_sm=blocks_per_sm,
-                        engine=engine)
+        found = traffic(name, problem, gpu, tiles[name], order=order,
+                        blocks_per_sm=blocks_per_sm, engine=engine)
         on_done(name)
         return found
 

@@ -1,9 +1,13 @@
 """Does every command answer, refuse bad input in one line, and keep stdout for the answer?"""
 
 import json
+import re
+import subprocess
+import sys
 
 import pytest
 from hbmeter.experiments.cli import command_names, main
+from hbmeter.hwprofiles import FOLDER
 from hbmeter.hwprofiles import names as gpu_names
 from hbmeter.simulator import schedules
 
@@ -63,6 +67,12 @@ def test_every_gpu_runs_every_schedule(gpu, capsys):
      "flash2: Br 256, Bc 128, 4 stages need 327,680 B of shared memory, h200 allows 232,448; "
      "the largest Bc that fits is 80"),
     (["--br", "0", "--bc", "16"], "br 0 must be a whole number"),
+    (["--stages", "0"], "stages 0 must be a whole number"),
+    (["--br", "100000000", "--bc", "100000000"], "no smaller Br or Bc alone fits"),
+    (["--blocks-per-sm", "33"], "from 1 to 32, the most of h200"),
+    (["--batch", "1", "--heads", "1", "--head-dim", "1", "--kv-seq", "1", "--seq",
+      "10000000000000"], "seq 10000000000000 is too large: it is at most 2^32"),
+    (["--gpu", "."], "unknown GPU '.'"), (["--gpu", "/"], "is a folder"),
 ])
 def test_bad_input_gets_one_line(argv, says, capsys):
     code, out, err = output(capsys, "traffic", "--schedule", "flash2", *argv)
@@ -87,3 +97,111 @@ def test_the_rules_are_marked_among_the_blocks(capsys):
     found = json.loads(out)
     assert code == 0 and {"M/3d", "M/4d", "least traffic"} <= found["marks"].keys()
     assert all(row["fits"] == (row["why_not"] is None) for row in found["blocks"])
+
+
+# ---- What a user's machine or file does ----
+
+POINT = ["traffic", "--schedule", "flash2", *SMALL, "--engine", "scratchpad"]
+
+
+@pytest.mark.parametrize("seq", ["1e3", "x", "٣", "1__0", "", "9" * 5000])
+def test_what_is_no_whole_number_is_refused(seq, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["traffic", "--schedule", "flash2", "--seq", seq])
+    captured = capsys.readouterr()
+    assert stop.value.code == 2 and captured.out == ""
+    assert "--seq" in captured.err and "is not a whole number" in captured.err
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("argv", [
+    ["--mask", "causal", "--kv-seq", "7"], ["--mask", "window:1"], ["--seq", "1"],
+    ["--kv-seq", "1"], ["--mask", f"window:{10**12 - 1}"], ["--br", "1", "--bc", "3"],
+    ["--head-dim", "77", "--value-dim", "33"], ["--dtype", "fp64", "--gpu", "rtx4090"],
+    ["--br", "1000", "--bc", "16"],
+])
+def test_shapes_at_the_edges_give_finite_numbers(argv, capsys):
+    code, out, err = output(capsys, *POINT[:-2], *argv, "--json")
+    point = json.loads(out, parse_constant=pytest.fail)
+    assert code == 0 and err == "" and point["time"]["bound_s"] > 0
+
+
+def test_a_check_takes_no_seed_below_0_nor_a_shape_for_hours(capsys):
+    code, _, err = output(capsys, "check", "--schedule", "flash2", "--seed", "-1")
+    assert code == 2 and "--seed -1" in err
+    code, _, err = output(capsys, "check", "--schedule", "flash2", "--seq", "100000")
+    assert code == 2 and "20,000,000,000 (query, key) pairs" in err
+
+
+def test_compare_says_at_once_that_a_schedule_fits_nowhere(capsys):
+    code, out, err = output(capsys, "compare", "--seq", "300", "--head-dim", "40000")
+    assert code == 2 and out == "" and "no tile fits h200" in err
+
+
+def test_a_cache_larger_than_memory_is_one_line(tmp_path, capsys):
+    text = (FOLDER / "h200.yaml").read_text()
+    text = re.sub(r"(?m)^( *size_bytes:).*", rf"\1 {2**53}", text)
+    path = tmp_path / "huge.yaml"
+    path.write_text(text)
+    code, out, err = output(capsys, *POINT[:-2], "--gpu", str(path))
+    assert code == 2 and out == "" and "memory" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("change", [
+    lambda record: record["provenance"].pop("gpu"),
+    lambda record: record["points"][0].update(attributes=[]),
+    lambda record: record["points"][0].update(error={}),
+    lambda record: record["points"][0].pop("counters"),
+])
+def test_a_record_that_is_broken_is_refused(change, tmp_path, capsys):
+    point = {"kernel": "flash2", "problem": {"seq": 64}, "tiles": {"br": 64, "bc": 64},
+             "order": "row", "blocks_per_sm": None, "attributes": {}, "times_ms": [],
+             "error": {"O": {"written": True, "relative": 0.0}}, "counted": {}, "counters": []}
+    record = {"provenance": {"format": 1, "gpu": "NVIDIA H200"}, "points": [point]}
+    change(record)
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(record))
+    code, out, err = output(capsys, "verify", "--recorded", str(path))
+    assert code == 2 and out == "" and "is not a record of hbmeter verify" in err
+
+
+@pytest.mark.parametrize("argv", [["verify", "--quick"], ["bench"], ["verify", "--out", "x.json"]])
+def test_without_a_gpu_the_remedy_is_said(argv, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    code, out, err = output(capsys, *argv)
+    assert code == 3 and out == "" and "pip install" in err
+
+
+def test_report_wants_a_folder_that_can_be_written(capsys, tmp_path):
+    path = tmp_path / "file"
+    path.write_text("")
+    for out in ("", str(path), str(path / "inside")):
+        assert output(capsys, "report", "--out", out)[0] == 2
+
+
+def shell(script, **environment):
+    """Run a shell line in which $HB is the command, with Python's own buffering."""
+    line = f"HB='{sys.executable} -m hbmeter.experiments.cli'; {script}"
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True,
+                          env={"PATH": "/usr/bin:/bin", **environment}, check=False)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
+@pytest.mark.parametrize("script", [
+    "$HB gpus | true", "$HB gpus | head -1 > /dev/null", "$HB gpus --json | head -1 > /dev/null",
+    "$HB --help | true", "$HB gpus --json >&-",
+])
+def test_a_reader_that_leaves_early_is_no_failure(script):
+    done = shell(script + "; test ${PIPESTATUS[0]} = 0")
+    assert done.returncode == 0 and done.stderr == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
+def test_a_full_disk_is_one_line():
+    done = shell("$HB gpus > /dev/full")
+    assert done.returncode == 2 and done.stderr == "hbmeter: output: No space left on device\n"
+
+
+def test_a_terminal_without_unicode_and_without_a_home():
+    done = shell(f"$HB {' '.join(POINT)}", PYTHONIOENCODING="ascii", HOME="/nonexistent")
+    assert done.returncode == 0 and done.stderr == "" and done.stdout.isascii()

@@ -25,12 +25,16 @@ def run(args):
     """0 when the program verifies and its error is within the dtype's limit, else 1."""
     from ...simulator import schedules
     from ...simulator.engines import numeric
+    from ...simulator.errors import InputError
     from ...simulator.verifier import verify
     from .. import options
     from ..output import print_json
 
     problem, gpu = options.problem(args), options.profile(args)
     schedules.get(args.schedule)
+    if args.seed < 0:
+        raise InputError(f"--seed {args.seed} must be a whole number from 0")
+    numeric.require_small(problem)
     tiles = options.tiles(args, args.schedule, problem, gpu)
     program = schedules.build(args.schedule, problem, tiles)
     verify(program, gpu.smem.bytes_per_block_max)

@@ -16,6 +16,7 @@ from ..program import Program, Role
 from ..tape import Kind
 
 _MAX_ELEMENTS = 1 << 28  # of the largest array that a check may allocate (2 GiB in fp64)
+_MAX_PAIRS = 1 << 30  # batch × heads × seq × kv_seq of a check: a minute or so
 
 
 def round_to(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -44,6 +45,14 @@ def storage_dtype(dtype: str) -> np.dtype:
 def accumulator_dtype(dtype: str) -> np.dtype:
     """The type that tiles accumulate in: fp64 for fp64, fp32 for all others."""
     return np.dtype(np.float64 if dtype == "fp64" else np.float32)
+
+
+def require_small(problem: Attention):
+    """Raise InputError for a problem that a CPU would take many minutes over."""
+    pairs = problem.head_count * problem.seq * problem.kv_seq
+    if pairs > _MAX_PAIRS:
+        raise InputError(f"a numeric check of {pairs:,} (query, key) pairs is more than "
+                         f"{_MAX_PAIRS:,}; use a smaller seq, kv_seq, batch or heads")
 
 
 def random_inputs(problem: Attention, seed: int = 0) -> dict[str, np.ndarray]:
