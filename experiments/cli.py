@@ -15,7 +15,7 @@ from ..hwprofiles import ProfileError
 from ..kernels.errors import Unavailable
 from ..simulator.errors import InputError
 
-DONE, FAILED, BAD_INPUT, UNAVAILABLE = 0, 1, 2, 3
+DONE, BAD_INPUT, UNAVAILABLE = 0, 2, 3  # 1 is a command's own answer
 
 
 def command_names() -> list[str]:

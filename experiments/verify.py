@@ -20,7 +20,6 @@ from .records import Record
 
 SM_READ_LIMIT = 1e-3  # |error| of SM reads on points that do not spill
 BOUNDARIES = ("sm_read", "sm_write", "dram_read", "dram_write")
-SECTOR_BYTES = 32
 
 
 def gpu_profile(record: Record, name: str | None = None):
@@ -51,7 +50,7 @@ def _row(record: Record, data: dict, profile) -> dict:
         "gpu": record.gpu, "record": record.name,
         "kernel": point.kernel, "schedule": kernels.get(point.kernel).schedule,
         "shape": point.shape, "problem": data["problem"], "tiles": data["tiles"],
-        "order": point.order, "blocks_per_sm": blocks_per_sm,
+        "order": point.order, "blocks_per_sm": blocks_per_sm, "held_out": point.held_out,
         "registers": max(entry["registers"] for entry in attributes),
         "local_bytes": max(entry["local_bytes"] for entry in attributes),
         "compulsory_read": point.problem.compulsory_read_bytes,
@@ -157,12 +156,15 @@ def _errors(row: dict) -> dict:
 
 
 def summary(rows: list[dict]) -> list[dict]:
-    """For each kernel, and for all ("all"), each boundary: points and median, mean and worst
-    absolute relative error of the predictions; points that spill are left out and counted."""
-    names = [*dict.fromkeys(row["kernel"] for row in rows), "all"]
+    """For each kernel, for all ("all") and for those held out by hash ("held out"), each boundary:
+    points and median, mean and worst absolute relative error of the predictions; points that
+    spill are left out and counted."""
+    groups = {
+        kernel: [row for row in rows if row["kernel"] == kernel]
+        for kernel in dict.fromkeys(row["kernel"] for row in rows)
+    } | {"all": rows, "held out": [row for row in rows if row["held_out"]]}
     found = []
-    for kernel in names:
-        of_kernel = [row for row in rows if kernel in (row["kernel"], "all")]
+    for kernel, of_kernel in groups.items():
         kept = [row for row in of_kernel if not row["spills"]]
         for boundary in BOUNDARIES:
             errors = [abs(e) for e in _present(row[f"{boundary}_error"] for row in kept)]

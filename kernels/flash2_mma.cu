@@ -13,13 +13,11 @@
 //   compiler would hoist out of the loop is kept from it (forget): registers are the scarce
 //   resource, and with enough of them it interleaves exp2, loads and products.
 // Expected: the tensor cores' rate that mma.sync reaches, less the softmax; at least PyTorch.
-// Measured 2026-11-30 on an H200 beside PyTorch 2.11's FlashAttention-2 in the same run, 4 × 16
-// heads × 4096, fp16, default tiles, TFLOP/s (medians of 9):
+// Measured on an H200 beside PyTorch 2.11's FlashAttention-2 in the same run (hbmeter bench
+// --recorded): fp16, 16,384 tokens of n 4096, heads × d = 2048, default tiles, TFLOP/s:
 //                    d 64 full  causal  d 128 full  causal  d 256 full  causal
-//   this kernel            343     296         400     351         338     316
-//   over PyTorch          1.17    1.14        1.14    1.15        1.05    1.06
-// At d 128 full: rescaling whenever a row's max grows 372, at every block 345 (it spills); one
-// stage 354.
+//   this kernel            349     317         381     346         324     292
+//   over PyTorch          1.18    1.14        1.11    1.15        1.06    1.06
 #include "common.cuh"
 
 constexpr int STRIPS = WARP_ROWS / 16;  // of 16 rows, of one warp

@@ -15,7 +15,7 @@ class Flash2Mma(Kernel):
     most_stages = 2
     matmul_dtype = None  # tensor cores take the inputs as they are
     tiles = {  # noqa: RUF012 (up to a width of head_dim and value_dim, the best first)
-        64: (Tiles(128, 128, 2), Tiles(128, 96, 2), Tiles(64, 64, 2), Tiles(64, 64)),
+        64: (Tiles(128, 128, 2), Tiles(128, 96, 2), Tiles(64, 64, 2)),
         128: (Tiles(128, 64, 2), Tiles(128, 48, 2), Tiles(128, 32, 2), Tiles(64, 64, 2)),
         256: (Tiles(64, 64), Tiles(64, 80), Tiles(128, 64), Tiles(64, 32)),
     }

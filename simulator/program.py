@@ -114,11 +114,6 @@ class Phase:
         """Bytes of this phase's tiles in a space, one thread block."""
         return sum(tile.bytes for tile in self.tiles if tile.space == space)
 
-    @property
-    def blocks_per_head(self) -> int:
-        """Thread blocks for each (batch, head)."""
-        return int(np.prod([axis.blocks for axis in self.axes], dtype=np.int64))
-
 
 @dataclass(frozen=True)
 class Program:

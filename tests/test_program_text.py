@@ -31,11 +31,13 @@ def test_a_schedule_is_the_program_it_was(case, update_golden):
     if update_golden:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    assert path.exists(), f"{path.name} is not there: pytest --update-golden writes it"
     assert text == path.read_text(encoding="utf-8")
 
 
-def test_no_golden_file_is_left_over():
-    assert {path.stem for path in GOLDEN.glob("*.txt")} == set(CASES)
+def test_every_golden_file_has_its_case_and_no_other_is_there():
+    found = {path.stem for path in GOLDEN.glob("*.txt")}
+    assert found == set(CASES), "pytest --update-golden writes what is missing"
 
 
 @pytest.mark.parametrize("case", CASES)

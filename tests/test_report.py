@@ -7,11 +7,11 @@ from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
-from hbmeter.experiments import cli, figures, grid, page, report, style
+from hbmeter.experiments import cli, figures, page, report, style
 from hbmeter.experiments.figures import block_heatmap, block_size, io_complexity, validation
 from hbmeter.experiments.files import csv_text, output_folder, write_atomic
 from hbmeter.hwprofiles import load
-from hbmeter.simulator import Attention, InputError, Tiles
+from hbmeter.simulator import Attention, InputError
 
 SMALL = Attention(batch=1, heads=2, seq=256, head_dim=64)
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -166,14 +166,12 @@ def test_without_a_record_the_page_says_so(made):
 
 def test_a_record_is_drawn_with_its_errors(monkeypatch):
     point = {"kernel": "flash2", "shape": "1×1 64", "tiles": {"br": 64, "bc": 64}, "order": "row",
-             "spills": False, "l2_model": "model", "sm_read_predicted": 1000,
+             "spills": False, "held_out": True, "l2_model": "model", "sm_read_predicted": 1000,
              "sm_read_measured": 1010, "sm_read_error": -10 / 1010, "dram_read_predicted": 500,
              "dram_read_measured": None, "dram_read_error": None}
     spilling = point | {"spills": True, "sm_read_measured": 3000, "sm_read_error": -2 / 3}
     monkeypatch.setattr("hbmeter.experiments.verify.comparison", lambda _: [point, spilling])
-    data = grid.Point("flash2", SMALL, Tiles(64, 64)).document
-    record = SimpleNamespace(name="h200", gpu="NVIDIA H200", provenance={"date": "2026"},
-                             points=[data, data])
+    record = SimpleNamespace(name="h200", gpu="NVIDIA H200", provenance={"date": "2026"})
     table = validation.run(None, None, [record])
     assert [r["boundary"] for r in table] == ["sm_read", "sm_read"]
     assert "largest 0.99%, 100% of 1 point within" in validation.answer(table)[0]

@@ -58,4 +58,5 @@ def _show(points):
               "matmul", "memory", "bound", "by"]
     print(table(header, rows))
     print("SM counted, DRAM predicted"
-          + (f" ({points[0]['l2']['model']})" if points[0]["l2"] else " by --engine l2"))
+          + (f" ({points[0]['l2']['model']})" if points[0]["l2"]
+             else " only with --engine l2"))

@@ -72,3 +72,6 @@ def _show(rows, arch, problem):
     print(f"{arch}, head_dim {problem.head_dim}, {problem.dtype}")
     print(table(["kernel", "Br×Bc", "stages", "threads", "registers", "spill B", "shared B",
                  "blocks/SM", "warps", "limited by"], cells))
+    spilling = sum(1 for row in rows if row["spill_bytes"])
+    if spilling:
+        print(f"{spilling} of {len(rows)} builds spill registers (exit code 1)")

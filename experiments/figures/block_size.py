@@ -34,8 +34,8 @@ def run(problem, gpu) -> list[dict]:
     rows += [_flash2_row(problem, Tiles(br, bc), gpu) for br in ROWS]
     for panel, shape in ((PAPER, FIGURE2), (YOURS, problem)):
         for name, tiles in rule_points(shape, gpu).items():
-            mark = tiles.bc if panel == PAPER else tiles.br
-            rows.append(_row(panel, "mark", shape, gpu, tiles, mark=f"{name} = {mark}"))
+            mark = f"Bc {tiles.bc}" if panel == PAPER else f"Br {tiles.br}"
+            rows.append(_row(panel, "mark", shape, gpu, tiles, mark=f"{name}: {mark}"))
     return rows
 
 
@@ -139,7 +139,8 @@ def notes(table) -> list[str]:
         f"Left: n {paper['n']}, {shape_words(paper)}; Q, K, V and O only, as the paper counts (m "
         "and l left out); stars are read off Figure 2 of arXiv 2205.14135 (A100-40GB). "
         f"Right: n {yours['n']}, {shape_words(yours)}, Bc {yours['bc']}; everything counted. "
-        f"M/3d and M/4d use {paper['gpu']}'s shared memory a block, rounded down to steps of 16; "
+        f"M/3d and M/4d use {paper['gpu']}'s shared memory a block, rounded down to steps of 16 "
+        "(M/4d has Br = min(M/4d, d)); "
         "grey: needs more shared memory or registers (an estimate) than a block gets.",
     ]
 

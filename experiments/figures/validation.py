@@ -24,27 +24,26 @@ KINDS = {SM: "counted", DRAM: "predicted"}
 def run(problem, gpu, records=None) -> list[dict]:
     """One row a recorded point and boundary; empty when nothing is recorded. All records are
     shown, whatever the report's shape and GPU."""
-    from ..grid import Point
     from ..records import load_all
     from ..verify import comparison
 
     return [
-        _row(record, point, boundary, Point.of(data).held_out)
+        _row(record, point, boundary)
         for record in (load_all() if records is None else records)
-        for data, point in zip(record.points, comparison(record), strict=True)
+        for point in comparison(record)
         for boundary in KINDS
         if point[f"{boundary}_predicted"] and point[f"{boundary}_measured"]
     ]
 
 
-def _row(record, point, boundary, held_out: bool) -> dict:
+def _row(record, point, boundary) -> dict:
     """``held_out``: two thirds of the points, by hash. ``error`` is
     (expected − measured) / measured, as hbmeter verify has it."""
     provenance = {name: record.provenance.get(name) for name in ("driver", "ncu", "date")}
     return {
         "record": record.name, "gpu": record.gpu, "kernel": point["kernel"],
         "shape": point["shape"], "br": point["tiles"]["br"], "bc": point["tiles"]["bc"],
-        "order": point["order"], "spills": point["spills"], "held_out": held_out,
+        "order": point["order"], "spills": point["spills"], "held_out": point["held_out"],
         "boundary": boundary,
         "kind": KINDS[boundary], "expected_bytes": point[f"{boundary}_predicted"],
         "measured_bytes": point[f"{boundary}_measured"], "error": point[f"{boundary}_error"],
