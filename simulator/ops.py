@@ -59,15 +59,19 @@ _TABLE = (
     Op("dot_t", Unit.MATMUL, 2, lambda a, b: a @ _transposed(b)),
     Op("dot_add", Unit.MATMUL, 2, lambda out, a, b: out + a @ b, accumulates=True),
     Op("dot_t_add", Unit.MATMUL, 2, lambda out, a, b: out + a @ _transposed(b), accumulates=True),
+    Op("t_dot", Unit.MATMUL, 2, lambda a, b: _transposed(a) @ b),
+    Op("t_dot_add", Unit.MATMUL, 2, lambda out, a, b: out + _transposed(a) @ b, accumulates=True),
     Op("scale", Unit.ALU, 1, lambda a, constant: a * constant),
     Op("mask", Unit.ALU, 1, lambda a, visible: np.where(visible, a, -np.inf)),
     Op("row_max", Unit.ALU, 1, lambda a: a.max(axis=-1, keepdims=True)),
     Op("row_sum", Unit.ALU, 1, lambda a: a.sum(axis=-1, keepdims=True)),
     Op("maximum", Unit.ALU, 1, np.maximum),
     Op("add", Unit.ALU, 1, np.add),
+    Op("mul", Unit.ALU, 1, np.multiply),
     Op("exp_minus", Unit.EXP, 1, lambda a, m: np.exp(a - _finite(m))),
     Op("log", Unit.EXP, 1, _log),
     Op("mul_rows", Unit.ALU, 1, np.multiply),
+    Op("sub_rows", Unit.ALU, 1, np.subtract),
     Op("div_rows", Unit.ALU, 1, _safe_divide),
 )
 
@@ -80,4 +84,5 @@ OP_UNIT = np.array([op.unit for op in _TABLE], dtype=np.int64)
 OP_FLOPS = np.array([op.flops_per_element for op in _TABLE], dtype=np.int64)
 OP_IS_MATMUL = np.array([op.unit == Unit.MATMUL for op in _TABLE])
 OP_IS_REDUCTION = np.array([op.name in ("row_max", "row_sum") for op in _TABLE])
+OP_A_TRANSPOSED = np.array([op.name in ("t_dot", "t_dot_add") for op in _TABLE])
 OP_B_TRANSPOSED = np.array([op.name in ("dot_t", "dot_t_add") for op in _TABLE])

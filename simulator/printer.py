@@ -51,7 +51,8 @@ def _tile(tile: Tile) -> str:
 
 def _phase(program: Program, phase: Phase):
     axes = [f"{a.var.name} in 0 .. {a.extent} step {a.step} ({a.blocks})" for a in phase.axes]
-    yield f"phase {phase.name}: a thread block for each head" + "".join(f" × {a}" for a in axes)
+    head = "head" if phase.group == 1 else f"{phase.group} heads"
+    yield f"phase {phase.name}: a thread block for each {head}" + "".join(f" × {a}" for a in axes)
     yield from _indented(map(_tile, phase.tiles))
     yield ""
     depth = 1
@@ -124,6 +125,9 @@ class _Instruction:
 
     def store(self) -> str:
         return f"store {self._region()} = {self.tile('tile')}"
+
+    def reduce(self) -> str:
+        return f"reduce {self._region()} += {self.tile('tile')}"
 
     def fill(self) -> str:
         return f"{self.tile('tile')} = fill({self._constant()}) like {self._region()}"

@@ -6,6 +6,7 @@ from functools import cached_property
 from .errors import InputError, unknown_name
 from .masks import Mask, parse_mask
 
+DIRECTIONS = ("forward", "backward")
 DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 
 MAX_INT64 = 2**63 - 1
@@ -20,9 +21,11 @@ class Attention:
     ``kv_heads``, ``kv_seq`` and ``value_dim`` default to ``heads``, ``seq`` and ``head_dim``.
     ``mask`` is ``full``, ``causal`` (aligned at the end) or ``window:W``.
     Q, K, V and O are stored in ``dtype``; row statistics (m, l, L) in fp32, or fp64 for fp64.
+    ``direction`` is the pass: ``forward`` makes O of Q, K, V; ``backward`` makes dQ, dK, dV, shaped
+    as Q, K, V, of these, dO, and what the forward pass saved (O and the logsumexp).
 
     Raises InputError for sizes that are not whole numbers from 1, heads that kv_heads do not
-    divide, unknown dtypes and masks, and problems whose counts would not fit in int64.
+    divide, unknown dtypes, masks and directions, and problems whose counts would not fit in int64.
 
     >>> Attention(batch=1, heads=2, seq=4, head_dim=8, mask="causal").pairs
     10
@@ -37,6 +40,7 @@ class Attention:
     value_dim: int | None = None
     dtype: str = "fp16"
     mask: str = "full"
+    direction: str = "forward"
 
     def __post_init__(self):
         defaults = {"kv_heads": self.heads, "kv_seq": self.seq, "value_dim": self.head_dim}
@@ -57,6 +61,8 @@ class Attention:
             )
         if self.dtype not in DTYPE_BYTES:
             raise unknown_name("dtype", self.dtype, DTYPE_BYTES)
+        if self.direction not in DIRECTIONS:
+            raise unknown_name("direction", self.direction, DIRECTIONS)
         # The largest count any schedule makes is below this product (16 covers every rereading).
         most = 16 * self.batch * self.heads * self.seq * self.kv_seq
         most *= (self.head_dim + self.value_dim) * max(self.dtype_bytes, 4)
@@ -103,15 +109,40 @@ class Attention:
         return 2 * self.pairs * (self.head_dim + self.value_dim) * self.head_count
 
     @property
+    def backward_flops(self) -> int:
+        """Matmul FLOPs of the backward pass: 2·(3·d_qk + 2·d_v) for each unmasked pair.
+
+        dV = PᵀdO, dP = dO·Vᵀ, dQ = dS·K, dK = dSᵀ·Q, and S = Q·Kᵀ once more: 2.5 times the forward
+        pass when d_v = d_qk, as FlashAttention-2 counts it (arXiv 2307.08691, section 4.1).
+        Schedules that read P instead compute four products, 2·(2·d_qk + 2·d_v) a pair.
+        """
+        return 2 * self.pairs * (3 * self.head_dim + 2 * self.value_dim) * self.head_count
+
+    @property
+    def flops(self) -> int:
+        """Matmul FLOPs of the pass."""
+        return self.forward_flops if self.direction == "forward" else self.backward_flops
+
+    @property
     def compulsory_read_bytes(self) -> int:
-        """Q, K and V once each."""
+        """Every input once: Q, K and V; backward also O, dO and the logsumexp."""
+        if self.direction == "forward":
+            return self._qkv_bytes
+        return self._qkv_bytes + 2 * self._o_bytes + self.head_count * self.seq * self.stat_bytes
+
+    @property
+    def compulsory_write_bytes(self) -> int:
+        """Every output once: O; backward dQ, dK and dV."""
+        return self._o_bytes if self.direction == "forward" else self._qkv_bytes
+
+    @property
+    def _qkv_bytes(self) -> int:
         q = self.head_count * self.seq * self.head_dim
         kv = self.batch * self.kv_heads * self.kv_seq * (self.head_dim + self.value_dim)
         return (q + kv) * self.dtype_bytes
 
     @property
-    def compulsory_write_bytes(self) -> int:
-        """O once."""
+    def _o_bytes(self) -> int:
         return self.head_count * self.seq * self.value_dim * self.dtype_bytes
 
     @property

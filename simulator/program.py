@@ -2,7 +2,7 @@
 
 A program is a list of phases (kernel launches). A phase has a grid of thread blocks, one for each
 (batch, head) and each step of up to two block axes, tiles with their space and stages, and a body
-of loops, loads, computes and stores that every thread block runs. Axis variables and loop
+of loops, loads, computes, stores and atomic adds that every thread block runs. Axis variables and loop
 variables are element offsets (rows or columns), not block numbers.
 """
 
@@ -102,13 +102,17 @@ class Axis:
 
 @dataclass(frozen=True)
 class Phase:
-    """One kernel launch: instructions [first, end) of the tape, run by every thread block."""
+    """One kernel launch: instructions [first, end) of the tape, run by every thread block.
+
+    There is a thread block for each ``group`` query heads: 1, or all that share a KV head.
+    """
 
     name: str
     axes: tuple[Axis, ...]
     tiles: tuple[Tile, ...]
     first: int
     end: int
+    group: int = 1
 
     def bytes_in(self, space: Space) -> int:
         """Bytes of this phase's tiles in a space, one thread block."""
@@ -169,7 +173,7 @@ class Program:
         """The phases as PHASE records; an axis that is not there has one block."""
         records = np.ones(len(self.phases), PHASE)
         for row, phase in zip(records, self.phases, strict=True):
-            row["first"], row["end"] = phase.first, phase.end
+            row["first"], row["end"], row["group"] = phase.first, phase.end, phase.group
             for number, axis in enumerate(phase.axes):
                 row[f"extent{number}"], row[f"step{number}"] = axis.extent, axis.step
         return records
@@ -221,13 +225,17 @@ class ProgramBuilder:
         return self.tiles[-1]
 
     @contextmanager
-    def phase(self, name: str, *axes: tuple[str, int, int]):
-        """Open a phase with block axes (variable name, extent, step); yields their variables."""
+    def phase(self, name: str, *axes: tuple[str, int, int], kv: bool = False):
+        """Open a phase with block axes (variable name, extent, step); yields their variables.
+
+        ``kv``: a thread block for each KV head, not each query head; it uses ``kv`` tensors only.
+        """
         grid = tuple(Axis(Var(i, var), extent, step) for i, (var, extent, step) in enumerate(axes))
         first, first_tile = len(self.tape), len(self.tiles)
         yield tuple(axis.var for axis in grid)
         tiles = tuple(self.tiles[first_tile:])
-        self.phases.append(Phase(name, grid, tiles, first, len(self.tape)))
+        group = self.problem.group if kv else 1
+        self.phases.append(Phase(name, grid, tiles, first, len(self.tape), group))
 
     @contextmanager
     def loop(self, name: str, step: int, limit: int, start=(None, 0), stop=None):
@@ -261,6 +269,11 @@ class ProgramBuilder:
     def store(self, tile: Tile, tensor: Tensor, row: Var | None = None, col: Var | None = None):
         """tensor[row:+tile.rows, col:+tile.cols] = tile, clipped to the tensor."""
         self._region(Kind.STORE, tile, tensor, row, col)
+
+    def reduce(self, tile: Tile, tensor: Tensor, row: Var | None = None, col: Var | None = None):
+        """tensor[row:+tile.rows, col:+tile.cols] += tile, atomically, in whatever order thread
+        blocks come; the tensor was stored (as zeros) in an earlier phase."""
+        self._region(Kind.REDUCE, tile, tensor, row, col)
 
     def fill(self, tile, value: float, like: Tensor, row: Var | None = None, col=None):
         """tile = value, with the extent that a load of this region of ``like`` would have."""

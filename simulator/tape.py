@@ -18,6 +18,7 @@ class Kind(IntEnum):
     STORE = 3
     FILL = 4
     COMPUTE = 5
+    REDUCE = 6  # an atomic add of a tile into a tensor
 
 
 NO_VAR = -1  # the variable that is always zero
@@ -40,7 +41,8 @@ TENSOR = np.dtype(
 )
 TILE = np.dtype([(name, np.int64) for name in ("rows", "cols", "element_bytes")])
 PHASE = np.dtype(
-    [(name, np.int64) for name in ("first", "end", "extent0", "step0", "extent1", "step1")]
+    [(name, np.int64)
+     for name in ("first", "end", "extent0", "step0", "extent1", "step1", "group")]
 )
 
 

@@ -3,8 +3,10 @@
 ``verify`` first reads the tape (loops matched, operands of the right phase and shape), then walks
 one head block by block: nothing is used before it is loaded, no region begins beyond its tensor,
 extents agree at ragged ends, every output and scratch element is stored exactly once, scratch is
-read only in a later phase than it was written, and tensors that are re-read and rewritten are
-rewritten by the block that read them. It does not prove the result: the numeric engine does.
+read only in a later phase than it was written, tensors that are re-read and rewritten are
+rewritten by the block that read them, and tensors that thread blocks add to were stored in an
+earlier phase and are not read before the next. It does not prove the result: the numeric engine
+does.
 """
 
 from inspect import signature
@@ -28,7 +30,7 @@ _MESSAGES = {
     Fault.UNSET: "uses a tile before anything is loaded or filled into it",
     Fault.EXTENT: "the tile holds another extent than the region or result has",
     Fault.SHAPES: "the shapes of the operands do not agree",
-    Fault.NOT_STORED: "loads what has not been stored everywhere before (in an earlier phase, "
+    Fault.NOT_STORED: "uses what has not been stored everywhere before (in an earlier phase, "
                        "or by this block for an updated tensor)",
     Fault.NOT_LOADED: "stores a region again without loading it in between",
     Fault.OTHER_BLOCK: "touches a region that another thread block of this phase stored",
@@ -130,13 +132,24 @@ def _region_problem(program, phase, row, scope):
     if not 0 <= row["tensor"] < len(program.tensors):
         return "no such tensor"
     tensor = program.tensors[row["tensor"]]
-    if row["kind"] == Kind.STORE and tensor.role == Role.INPUT:
+    if row["kind"] in (Kind.STORE, Kind.REDUCE) and tensor.role == Role.INPUT:
         return f"stores the input {tensor.name}"
-    if row["kind"] == Kind.STORE and tensor.group > 1:
+    if row["kind"] == Kind.STORE and tensor.group > phase.group:
         return f"{tensor.group} query heads would store the same slice of {tensor.name}"
+    if tensor.group < phase.group:
+        return f"a thread block for {phase.group} query heads has no one slice of {tensor.name}"
+    if row["kind"] == Kind.REDUCE and _also_moved(program, phase, row["tensor"]):
+        return f"adds to {tensor.name}, which this phase loads or stores too"
     return _tile_problem(phase, [int(row["tile"])]) or _scope_problem(
         row, ("row_var", "col_var"), scope
     )
+
+
+def _also_moved(program, phase, tensor) -> bool:
+    """Whether a phase loads or stores a tensor, or it is one that is re-read and rewritten."""
+    body = program.tape[phase.first:phase.end]
+    moves = np.isin(body["kind"], (Kind.LOAD, Kind.STORE)) & (body["tensor"] == tensor)
+    return moves.any() or program.tensors[tensor].updated
 
 
 def _fill_problem(program, phase, row, scope):
@@ -181,7 +194,7 @@ def _tile_operands(op) -> int:
 
 _CHECKS = {
     Kind.LOOP: _loop_problem, Kind.LOAD: _region_problem, Kind.STORE: _region_problem,
-    Kind.FILL: _fill_problem, Kind.COMPUTE: _compute_problem,
+    Kind.REDUCE: _region_problem, Kind.FILL: _fill_problem, Kind.COMPUTE: _compute_problem,
 }
 
 

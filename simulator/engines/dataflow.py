@@ -10,7 +10,7 @@ from enum import IntEnum
 import numpy as np
 
 from ..jit import njit
-from ..ops import BY_CODE, OP_B_TRANSPOSED, OP_IS_MATMUL, OP_IS_REDUCTION
+from ..ops import BY_CODE, OP_A_TRANSPOSED, OP_B_TRANSPOSED, OP_IS_MATMUL, OP_IS_REDUCTION
 from ..tape import Kind
 from .walk import END, LOOP, enter_loop, next_trip, region
 
@@ -30,7 +30,9 @@ class Fault(IntEnum):
 
 
 _ACCUMULATES = np.array([op.accumulates for op in BY_CODE])
-_LOAD, _STORE, _COMPUTE = int(Kind.LOAD), int(Kind.STORE), int(Kind.COMPUTE)
+_LOAD, _STORE, _REDUCE, _COMPUTE = (
+    int(k) for k in (Kind.LOAD, Kind.STORE, Kind.REDUCE, Kind.COMPUTE)
+)
 _NOTHING = -1  # rows of a tile that holds nothing yet
 _OK, _BEYOND, _UNSET, _EXTENT, _SHAPES, _NOT_STORED, _NOT_LOADED, _OTHER_BLOCK, _PART = map(
     int, Fault
@@ -111,6 +113,8 @@ def _compute(row, shape):
 def result_shape(op, a_rows, a_cols, b_rows, b_cols):
     """A fault or none, and the rows and columns of op(a, b)."""
     if OP_IS_MATMUL[op]:
+        if OP_A_TRANSPOSED[op]:
+            a_rows, a_cols = a_cols, a_rows
         if OP_B_TRANSPOSED[op]:
             b_rows, b_cols = b_cols, b_rows
         return (_OK if a_cols == b_rows else _SHAPES), a_rows, b_cols
@@ -121,12 +125,12 @@ def result_shape(op, a_rows, a_cols, b_rows, b_cols):
 
 @njit
 def _move(row, owner, tensors, tiles, states, rows, hashes, variables, shape):
-    """A load, store or fill: the region exists, and may be read or written now."""
+    """A load, store, fill or reduce: the region exists, and may be read or written now."""
     tensor, state = tensors[row.tensor], states[row.tensor]
     at_row, at_col, n_rows, n_cols = region(row, variables, tensors, tiles)
     if n_rows < 1 or n_cols < 1:
         return _BEYOND
-    if row.kind == _STORE:
+    if row.kind == _STORE or row.kind == _REDUCE:
         if shape[row.tile, 0] < 0:
             return _UNSET
         if shape[row.tile, 0] != n_rows or shape[row.tile, 1] != n_cols:
@@ -148,7 +152,7 @@ def _move(row, owner, tensors, tiles, states, rows, hashes, variables, shape):
         rows[end].columns -= n_cols
         rows[first].hashes += hashed
         rows[end].hashes -= hashed
-    elif row.kind == _LOAD and not state.readable:
+    elif (row.kind == _LOAD or row.kind == _REDUCE) and not state.readable:
         return _NOT_STORED
     return _OK
 

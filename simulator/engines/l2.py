@@ -6,6 +6,8 @@ a load that misses waits for DRAM, so that blocks which walk the same K and V fa
 they do on hardware. The cache is l2_cache.py's: sectored, set-associative, in as many partitions
 as the profile says, starting empty; its state survives phases. Dirty lines left at the end are
 reported apart, as the hardware's counters do. Requests of several SMs for one line are not merged.
+Atomic adds are made by the L2: the sector is fetched from DRAM when it is not there, and is dirty
+then; blocks do not wait for them.
 
 Rates and latencies are the profile's; none is fitted to attention kernels.
 """
@@ -19,7 +21,16 @@ from ..errors import InputError
 from ..ops import BY_CODE, Unit
 from ..program import Program
 from ..tape import Kind
-from .l2_blocks import FETCHED, MACHINE, READ, WRITTEN, WRITTEN_BACK, dirty_sectors, run_phase
+from .l2_blocks import (
+    FETCHED,
+    FILLED,
+    MACHINE,
+    READ,
+    WRITTEN,
+    WRITTEN_BACK,
+    dirty_sectors,
+    run_phase,
+)
 from .l2_cache import SECTORS_PER_UNIT_MAX, UNIT_BYTES, WAYS, empty_cache
 
 ORDERS = ("row", "head")
@@ -31,8 +42,8 @@ SM_BYTES_PER_CLOCK = 64.0  # from L2, where a profile has no L2 bandwidth: the w
 
 @dataclass(frozen=True)
 class L2Count:
-    """Sectors by tensor, [tensor, (read, fetched from DRAM, written, written back)]; a sector
-    that several SMs ask for counts once for each."""
+    """Sectors by tensor, [tensor, (read, fetched from DRAM, written or added to, written back,
+    fetched for atomic adds)]; a sector that several SMs ask for counts once for each."""
 
     program: Program
     sectors: np.ndarray
@@ -45,8 +56,8 @@ class L2Count:
 
     @property
     def dram_read_bytes(self) -> int:
-        """Bytes fetched from DRAM."""
-        return self._bytes(FETCHED)
+        """Bytes fetched from DRAM, for loads and for atomic adds."""
+        return self._bytes(FETCHED) + self._bytes(FILLED)
 
     @property
     def dram_write_bytes(self) -> int:
@@ -65,20 +76,20 @@ class L2Count:
 
     @property
     def sectors_written(self) -> int:
-        """Sectors that thread blocks wrote."""
+        """Sectors that thread blocks wrote or added to."""
         return int(self.sectors[:, WRITTEN].sum())
 
     @property
     def hit_rate(self) -> float | None:
         """Share of the sectors read that were found in L2; None when nothing was read."""
-        return 1 - self.dram_read_bytes / self._bytes(READ) if self.sectors_read else None
+        return 1 - self._bytes(FETCHED) / self._bytes(READ) if self.sectors_read else None
 
     @property
     def by_tensor(self) -> dict[str, dict[str, int]]:
         """DRAM bytes by tensor, in the program's order."""
         return {
             tensor.name: {
-                "read_bytes": int(row[FETCHED]) * self.sector_bytes,
+                "read_bytes": int(row[FETCHED] + row[FILLED]) * self.sector_bytes,
                 "write_bytes": int(row[WRITTEN_BACK]) * self.sector_bytes,
             }
             for tensor, row in zip(self.program.tensors, self.sectors, strict=True)
@@ -114,7 +125,7 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
     cache = empty_cache(*shape)
     if cache.shape[1] < 1:
         raise InputError(f"{gpu.name}: an L2 of {l2.size_bytes:,} B is smaller than one set")
-    sectors = np.zeros((len(program.tensors), 4), np.int64)
+    sectors = np.zeros((len(program.tensors), 5), np.int64)
     cycles = instruction_cycles(program, gpu, matmul_flops_per_s)
     sides = sm_sides(gpu)
     residents = np.broadcast_to(blocks_per_sm, len(program.phases))
@@ -122,10 +133,12 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
         if cold_phases:
             cache = empty_cache(*shape)
         blocks = -(-phase["extent0"] // phase["step0"]) * -(-phase["extent1"] // phase["step1"])
-        slots = int(min(gpu.sm_count * resident, blocks * program.problem.head_count))
+        heads = program.problem.head_count // phase["group"]
+        slots = int(min(gpu.sm_count * resident, blocks * heads))
         machine = _machine(gpu, resident, unit_bytes)
+        machine["group"] = phase["group"]
         run_phase(program.tape, phase, program.tensor_records, program.tile_records,
-                  cycles * resident, program.problem.head_count, order == "head", sides,
+                  cycles * resident, heads, order == "head", sides,
                   np.zeros((slots, len(program.vars)), np.int64), cache, sectors, machine)
     dirty = dirty_sectors(cache, program.tensor_records, unit_bytes)
     return L2Count(program, sectors, dirty, l2.sector_bytes, model_text(gpu))

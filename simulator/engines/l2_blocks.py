@@ -1,25 +1,25 @@
 """Thread blocks in flight: the compiled part of the L2 reader.
 
 A small virtual machine for each slot, an event queue over them, and the way from a tile to the
-cache's units. Columns of sector counts: READ and WRITTEN by thread blocks, FETCHED from DRAM and
-WRITTEN_BACK to it.
+cache's units. Columns of sector counts: READ and WRITTEN by thread blocks (atomic adds are writes),
+FETCHED from DRAM for loads, WRITTEN_BACK to it, and FILLED from it for atomic adds.
 """
 
 import numpy as np
 
 from ..jit import njit
 from ..tape import Kind
-from .l2_cache import DIRTY, HOME_BYTES, WAYS, popcount, read_unit, write_unit
+from .l2_cache import DIRTY, HOME_BYTES, WAYS, add_unit, popcount, read_unit, write_unit
 from .walk import END, LOOP, enter_loop, next_trip, region
 
-_LOAD, _STORE = int(Kind.LOAD), int(Kind.STORE)
-READ, FETCHED, WRITTEN, WRITTEN_BACK = range(4)
+_LOAD, _STORE, _REDUCE = int(Kind.LOAD), int(Kind.STORE), int(Kind.REDUCE)
+READ, FETCHED, WRITTEN, WRITTEN_BACK, FILLED = range(5)
 
 # What a phase runs on; latencies and rates in cycles, dram_free the time that DRAM is next idle.
 MACHINE = np.dtype(
     [(name, np.float64) for name in ("l2_latency", "hbm_latency", "sm_bytes_per_cycle",
                                      "dram_bytes_per_cycle", "dram_free")]
-    + [(name, np.int64) for name in ("unit_bytes", "sector_bytes")]
+    + [(name, np.int64) for name in ("unit_bytes", "sector_bytes", "group")]  # query heads a block
 )
 # The last tile that a side read: nothing changed on that side since, so it is all in place.
 LAST_READ = np.dtype(
@@ -101,7 +101,7 @@ def _step(tape, pc, end, cycles, variables, stops, head, side, time, tensors, ti
             continue
         time += cycles[pc]
         pc += 1
-        if row.kind == _LOAD or row.kind == _STORE:
+        if row.kind == _LOAD or row.kind == _STORE or row.kind == _REDUCE:
             time = _move_region(row, variables, head, side, time, tensors, tiles, cache, sectors,
                                 last, machine)
             return pc if pc < end else -1, time
@@ -111,22 +111,23 @@ def _step(tape, pc, end, cycles, variables, stops, head, side, time, tensors, ti
 @njit
 def _move_region(row, variables, head, side, time, tensors, tiles, cache, sectors,
                  last, machine):
-    """Read or write a tile, a run of bytes for each row or one when rows are whole; the time
+    """Read, write or add to a tile, a run of bytes for each row or one when rows are whole; the time
     when it is done."""
     tensor = tensors[row.tensor]
     r0, c0, rows, cols = region(row, variables, tensors, tiles)
     if rows == 0 or cols == 0:
         return time
     pitch = tensor.cols * tensor.element_bytes
-    start = tensor.base_bytes + (head // tensor.group * tensor.rows + r0) * pitch
+    head //= tensor.group // machine.group
+    start = tensor.base_bytes + (head * tensor.rows + r0) * pitch
     start += c0 * tensor.element_bytes
     run_bytes = cols * tensor.element_bytes
     transfer = rows * run_bytes / machine.sm_bytes_per_cycle
     if cols == tensor.cols:
         rows, run_bytes = 1, rows * pitch
     counts, mine = sectors[row.tensor], last[side]
-    if row.kind == _STORE:
-        _move_rows(start, rows, run_bytes, pitch, side, True, counts, sectors, tensors, cache,
+    if row.kind != _LOAD:
+        _move_rows(start, rows, run_bytes, pitch, side, row.kind, counts, sectors, tensors, cache,
                    last, machine)
         for other in range(len(last)):
             last[other].tile = -1
@@ -135,7 +136,7 @@ def _move_region(row, variables, head, side, time, tensors, tiles, cache, sector
         counts[READ] += mine.sectors  # the very tile just read: all of it is in place already
         return max(time + machine.l2_latency, mine.ready) + transfer
     read, fetched = counts[READ], counts[FETCHED]
-    _move_rows(start, rows, run_bytes, pitch, side, False, counts, sectors, tensors, cache, last,
+    _move_rows(start, rows, run_bytes, pitch, side, _LOAD, counts, sectors, tensors, cache, last,
                machine)
     fetched = counts[FETCHED] - fetched
     ready = time + machine.l2_latency
@@ -169,35 +170,42 @@ def _bits(first, last):
 
 
 @njit
-def _move_rows(start, rows, run_bytes, pitch, side, write, counts, sectors, tensors, cache, last,
+def _move_rows(start, rows, run_bytes, pitch, side, kind, counts, sectors, tensors, cache, last,
                machine):
-    """Read (from one side) or write ``rows`` runs of bytes, ``pitch`` apart. Runs that share a
-    unit are moved together."""
+    """Read (from one side), write or add to ``rows`` runs of bytes, ``pitch`` apart. Runs that
+    share a unit are moved together."""
     sector_bytes = machine.sector_bytes
     per_unit = machine.unit_bytes // sector_bytes
     unit, mask = np.int64(-1), np.uint64(0)
     for number in range(rows):
         first = (start + number * pitch) // sector_bytes
         end = (start + number * pitch + run_bytes - 1) // sector_bytes + 1
-        counts[WRITTEN if write else READ] += end - first
+        counts[READ if kind == _LOAD else WRITTEN] += end - first
         while first < end:
             here = first // per_unit
             stop = min(end, (here + 1) * per_unit)
             if here != unit:
                 if unit >= 0:
-                    _move_unit(unit, mask, side, write, counts, sectors, tensors, cache, last,
+                    _move_unit(unit, mask, side, kind, counts, sectors, tensors, cache, last,
                                machine)
                 unit, mask = here, np.uint64(0)
             mask |= _bits(first - here * per_unit, stop - 1 - here * per_unit)
             first = stop
-    _move_unit(unit, mask, side, write, counts, sectors, tensors, cache, last, machine)
+    _move_unit(unit, mask, side, kind, counts, sectors, tensors, cache, last, machine)
 
 
 @njit
-def _move_unit(unit, mask, side, write, counts, sectors, tensors, cache, last, machine):
-    """Read or write some sectors of a unit; count what DRAM gives and takes."""
+def _move_unit(unit, mask, side, kind, counts, sectors, tensors, cache, last, machine):
+    """Read, write or add to some sectors of a unit; count what DRAM gives and takes."""
     unit_bytes = machine.unit_bytes
-    if write:
+    if kind == _REDUCE:
+        filled, tag, dirty, clean_tag, cleaned = add_unit(cache, unit, mask,
+                                                          HOME_BYTES // unit_bytes)
+        counts[FILLED] += popcount(filled)
+        _write_back(tag, dirty, unit, sectors, tensors, cache, unit_bytes)
+        _write_back(clean_tag, cleaned, unit, sectors, tensors, cache, unit_bytes)
+        return
+    if kind == _STORE:
         near_tag, near_dirty, far_tag, far_dirty, clean_tag, cleaned = write_unit(
             cache, unit, side, mask, HOME_BYTES // unit_bytes)
         _write_back(near_tag, near_dirty, unit, sectors, tensors, cache, unit_bytes)

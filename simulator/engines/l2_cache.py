@@ -179,6 +179,20 @@ def write_unit(cache, unit, side, mask, units_per_home):
 
 
 @njit
+def add_unit(cache, unit, mask, units_per_home):
+    """Add to whole sectors ``mask`` (bits) of a unit: the home reads them, then writes the sums.
+
+    Returns (sectors fetched from DRAM as bits, tag and dirty bits that leave the home, dirty
+    sectors of this set that are written back but stay: tag and bits).
+    """
+    partitions, n_sets = cache.shape[0], cache.shape[1]
+    home = (unit // n_sets + unit % n_sets // units_per_home) % partitions
+    fetched, tag, dirty, _, _, _ = read_unit(cache, unit, home, mask, units_per_home)
+    _, _, _, _, clean_tag, clean = write_unit(cache, unit, home, mask, units_per_home)
+    return fetched, tag, dirty, clean_tag, clean
+
+
+@njit
 def _hold(cache, part, index, rank, way, tag, mask, depth):
     """Make sectors valid at ``rank`` (-1: a new way); tag and dirty bits of what leaves."""
     if rank < 0:

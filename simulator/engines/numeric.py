@@ -1,6 +1,7 @@
 """Runs a tile program in NumPy: a schedule whose bytes are counted must give exact attention.
 
-All heads run at once; each tile is an array [batch, heads, rows, cols]. Tiles are stored in the
+All heads run at once; a tile is an array [batch, heads, rows, cols] (KV heads in a phase of theirs),
+and a tensor has the heads that it has in memory. Tiles are stored in the
 problem's dtype or, for accumulators, in the accumulator type (fp64 for fp64, else fp32), and
 every operation computes in the accumulator type and rounds to its output tile.
 """
@@ -120,6 +121,7 @@ class _Machine:
         self.tiles: list = [None] * len(program.tile_table)
         self.variables = [0] * len(program.vars)
         for phase in program.phases:
+            self.group = phase.group
             self._run_axes(phase, phase.axes)
         return {
             tensor.name: self.memory[tensor.index]
@@ -128,14 +130,14 @@ class _Machine:
 
     def _allocate(self, tensor):
         problem = self.program.problem
-        shape = (problem.batch, problem.heads, tensor.rows, tensor.cols)
+        shape = (problem.batch, problem.heads // tensor.group, tensor.rows, tensor.cols)
         if np.prod(shape, dtype=float) > _MAX_ELEMENTS:
             raise InputError(
                 f"a numeric check of {tensor.name} {list(shape)} needs more than "
                 f"{_MAX_ELEMENTS} elements; use a smaller seq, batch or heads"
             )
         if tensor.role == Role.INPUT:
-            return np.repeat(self.inputs[tensor.name], tensor.group, axis=1)
+            return self.inputs[tensor.name]
         dtype = self.accumulator if tensor.statistic else storage_dtype(problem.dtype)
         return np.full(shape, np.nan, dtype)
 
@@ -173,11 +175,16 @@ class _Machine:
         at_row, at_col = self._value(row["row_var"]), self._value(row["col_var"])
         memory = self.memory[row["tensor"]]
         region = memory[:, :, at_row:at_row + tile.rows, at_col:at_col + tile.cols]
+        sharing = self.program.tensors[row["tensor"]].group // self.group
         if row["kind"] == Kind.LOAD:
-            self.tiles[tile.index] = self._rounded(region, tile)
+            self.tiles[tile.index] = self._rounded(np.repeat(region, sharing, axis=1), tile)
         elif row["kind"] == Kind.FILL:
             value = self.program.constants[row["constant"]]
-            self.tiles[tile.index] = np.full(region.shape, value, self.accumulator)
+            shape = (region.shape[0], region.shape[1] * sharing, *region.shape[2:])
+            self.tiles[tile.index] = np.full(shape, value, self.accumulator)
+        elif row["kind"] == Kind.REDUCE:
+            batch, heads, *rest = region.shape
+            region += self.tiles[tile.index].reshape(batch, heads, sharing, *rest).sum(axis=2)
         elif memory.dtype == self.accumulator:
             region[...] = self.tiles[tile.index]
         else:

@@ -1,6 +1,7 @@
 """The papers' two-level model: bytes between the scratchpad (SRAM) and HBM, and FLOPs.
 
-Every load and store of a thread block crosses the SM boundary once. No instruction depends on the
+Every load and store of a thread block crosses the SM boundary once; an atomic add crosses it one
+way, as bytes written (red.global returns nothing; the L2 does the sum). No instruction depends on the
 batch or head index except through addresses, so one head is walked and multiplied: exact for any
 batch and heads. Likewise the trips of an innermost loop move equal bytes but for the last, ragged
 one: the first is walked for all the others. Bytes are what FlashAttention (arXiv 2205.14135,
@@ -13,6 +14,7 @@ import numpy as np
 
 from ..jit import njit
 from ..ops import (
+    OP_A_TRANSPOSED,
     OP_B_TRANSPOSED,
     OP_FLOPS,
     OP_IS_MATMUL,
@@ -24,9 +26,7 @@ from ..program import Program
 from ..tape import Kind
 from .walk import END, LOOP, enter_loop, next_trip, region
 
-_LOAD, _STORE, _FILL, _COMPUTE = (
-    int(k) for k in (Kind.LOAD, Kind.STORE, Kind.FILL, Kind.COMPUTE)
-)
+_LOAD, _FILL, _COMPUTE = (int(k) for k in (Kind.LOAD, Kind.FILL, Kind.COMPUTE))
 _N_UNITS = len(Unit)
 
 
@@ -70,7 +70,6 @@ class ScratchpadCount:
 
 def count(program: Program) -> ScratchpadCount:
     """Count a program's bytes and FLOPs; linear in the tiles that one head touches."""
-    heads = program.problem.head_count
     uniform = _uniform_loops(program)
     bytes_moved = np.zeros((len(program.phases), len(program.tensors), 2), np.int64)
     flops = np.zeros((len(program.phases), _N_UNITS), np.int64)
@@ -82,7 +81,8 @@ def count(program: Program) -> ScratchpadCount:
             np.zeros(len(program.vars), np.int64), np.zeros(len(program.vars), np.int64),
             bytes_moved[number], flops[number],
         )
-    return ScratchpadCount(program, bytes_moved * heads, flops * heads)
+    heads = program.problem.head_count // program.phase_records["group"]
+    return ScratchpadCount(program, bytes_moved * heads[:, None, None], flops * heads[:, None])
 
 
 def _uniform_loops(program: Program) -> np.ndarray:
@@ -95,7 +95,7 @@ def _uniform_loops(program: Program) -> np.ndarray:
     for address in np.flatnonzero(tape["kind"] == Kind.LOOP):
         loop = tape[address]
         body = tape[address + 1:loop["partner"]]
-        regions = body[np.isin(body["kind"], (Kind.LOAD, Kind.STORE, Kind.FILL))]
+        regions = body[np.isin(body["kind"], (Kind.LOAD, Kind.STORE, Kind.REDUCE, Kind.FILL))]
         tiles, tensors = program.tile_records, program.tensor_records
         sides = (("row_var", "rows"), ("col_var", "cols"))
         uniform[address] = not np.isin(body["kind"], (Kind.LOOP, Kind.END)).any() and all(
@@ -141,10 +141,10 @@ def _count_block(tape, uniform, first, end, tensors, tiles, variables, stops, sh
         else:
             _, _, rows, cols = region(row, variables, tensors, tiles)
             if row.kind != _FILL:
-                direction = 1 if row.kind == _STORE else 0
+                direction = 0 if row.kind == _LOAD else 1
                 moved = rows * cols * tensors[row.tensor].element_bytes
                 bytes_moved[row.tensor, direction] += moved * trips
-            if row.kind != _STORE:
+            if row.kind == _LOAD or row.kind == _FILL:
                 shape[row.tile, 0], shape[row.tile, 1] = rows, cols
         pc += 1
 
@@ -154,6 +154,8 @@ def _count_compute(row, shape, flops, trips):
     rows, cols = shape[row.a, 0], shape[row.a, 1]
     work = rows * cols
     if OP_IS_MATMUL[row.op]:
+        if OP_A_TRANSPOSED[row.op]:
+            rows = cols
         cols = shape[row.b, 0] if OP_B_TRANSPOSED[row.op] else shape[row.b, 1]
         work *= cols
     elif OP_IS_REDUCTION[row.op]:

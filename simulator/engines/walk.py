@@ -43,7 +43,7 @@ def extent(offset, tile_length, tensor_length):
 
 @njit
 def region(row, variables, tensors, tiles):
-    """What a LOAD, STORE or FILL names of a tensor: first row and column, rows, columns."""
+    """What a LOAD, STORE, REDUCE or FILL names of a tensor: first row and column, rows, columns."""
     tensor, tile = tensors[row.tensor], tiles[row.tile]
     r0, c0 = value(variables, row.row_var), value(variables, row.col_var)
     return (r0, c0, extent(r0, tile.rows, tensor.rows), extent(c0, tile.cols, tensor.cols))

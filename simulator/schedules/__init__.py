@@ -1,23 +1,35 @@
 """Schedules: one file each, found by listing this folder.
 
 A schedule module has a one-line docstring (its title), ``DEFAULT_TILES`` and
-``build(problem, tiles) -> Program``. Files whose name starts with ``_`` are not schedules.
+``build(problem, tiles) -> Program``; one that computes gradients says ``DIRECTION = "backward"``.
+Files whose name starts with ``_`` are not schedules.
 """
 
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from ..errors import unknown_name
+from ..errors import InputError, unknown_name
 from ..problem import Attention
 from ..program import Program
 from ..tiles import Tiles
 
 
 @cache
-def names() -> tuple[str, ...]:
-    """Names of all schedules, sorted."""
-    return tuple(sorted(f.stem for f in Path(__file__).parent.glob("[!_]*.py")))
+def names(direction: str | None = None) -> tuple[str, ...]:
+    """Names of all schedules, or of those that compute one pass, sorted."""
+    found = sorted(f.stem for f in Path(__file__).parent.glob("[!_]*.py"))
+    return tuple(n for n in found if direction in (None, _direction(n)))
+
+
+def _direction(name: str) -> str:
+    return getattr(import_module(f".{name}", __name__), "DIRECTION", "forward")
+
+
+def direction(name: str) -> str:
+    """The pass that a schedule computes: "forward" or "backward". Raises as ``get``."""
+    get(name)
+    return _direction(name)
 
 
 def get(name: str):
@@ -33,6 +45,14 @@ def title(name: str) -> str:
 
 
 def build(name: str, problem: Attention, tiles: Tiles | None = None) -> Program:
-    """The schedule's tile program for a problem, with its default tiles when none are given."""
+    """The schedule's tile program for a problem, with its default tiles when none are given.
+
+    Raises InputError for an unknown schedule, and for one that computes another pass.
+    """
     module = get(name)
+    if direction(name) != problem.direction:
+        raise InputError(
+            f"schedule {name} computes the {direction(name)} pass, the problem asks for the "
+            f"{problem.direction} pass; its schedules are {', '.join(names(problem.direction))}"
+        )
     return module.build(problem, tiles or module.DEFAULT_TILES)
