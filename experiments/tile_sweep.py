@@ -1,0 +1,167 @@
+"""Times of every tile of each kernel on a few shapes: what a choice of tiles is judged by.
+
+  python -m hbmeter.experiments.tile_sweep --out FILE.json
+
+Runs on a GPU, in under a minute on an H200. The first shape of each group is small and full: the
+one that calibrated predictions take as known. Recorded in ``recorded/tiles/``.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+
+from .. import kernels
+from ..simulator.errors import InputError
+from ..simulator.problem import Attention
+from ..simulator.tiles import Tiles
+from . import records
+from .grid import Point
+from .measure import source_hash
+from .progress import Progress
+
+WARM_UP, SAMPLES = 2, 7
+COMPILERS = 12  # builds at once
+ROWS, COLUMNS, STAGES = (32, 64, 96, 128, 256), (32, 64, 96, 128), (1, 2)
+FOLDER = records.FOLDER / "tiles"
+NOTES = {"clocks": "left alone; times are CUDA event times of all launches of a call, caches warm"}
+
+
+def _shape(heads, seq, head_dim, mask="full", order="row", **more):
+    return Attention(more.pop("batch", 1), heads, seq, head_dim, mask=mask, **more), order
+
+
+# Kernel: groups of (problem, grid order) that share their builds; the first calibrates.
+SHAPES = {
+    "flash2_mma": (
+        (_shape(32, 2048, 64), _shape(16, 8192, 64), _shape(64, 2048, 64, "causal"),
+         _shape(16, 8192, 64, "causal", "head"), _shape(16, 1000, 64, batch=4)),
+        (_shape(32, 2048, 128), _shape(16, 4096, 128, order="head"),
+         _shape(32, 4096, 128, "causal"), _shape(8, 16384, 128),
+         _shape(64, 2048, 128, "causal", "head", kv_heads=8),
+         _shape(16, 8192, 128, "window:2048")),
+        (_shape(16, 2048, 256), _shape(16, 4096, 256, "causal")),
+    ),
+    "flash2": (
+        (_shape(16, 1024, 64), _shape(16, 4096, 64, "causal"), _shape(32, 2048, 64, order="head")),
+        (_shape(16, 1024, 128), _shape(16, 4096, 128, "causal"),
+         _shape(32, 2048, 128, "window:512")),
+    ),
+    "flash1": (
+        (_shape(128, 512, 64), _shape(128, 1024, 64, "causal"), _shape(300, 512, 64)),
+        (_shape(128, 512, 128), _shape(128, 1024, 128, "causal")),
+    ),
+    "standard": (
+        (_shape(16, 1024, 64), _shape(8, 4096, 64), _shape(16, 2048, 64, "causal")),
+        (_shape(16, 1024, 128), _shape(8, 2048, 128)),
+    ),
+}
+
+
+def tiles_of(kernel, problem: Attention) -> list[Tiles]:
+    """Every tile of the sweep that the kernel accepts."""
+    if kernel.most_stages == 1:
+        return list(kernel.tile_choices(problem))
+    found = (Tiles(br, bc, stages) for br in ROWS for bc in COLUMNS for stages in STAGES)
+    return [tiles for tiles in found if kernel.accepts(problem, tiles)]
+
+
+def points() -> Iterator[Point]:
+    """The whole sweep, a shape after the other."""
+    for name, groups in SHAPES.items():
+        for group in groups:
+            for problem, order in group:
+                for tiles in tiles_of(kernels.get(name), problem):
+                    yield Point(name, problem, tiles, order)
+
+
+def calibrators() -> frozenset[Point]:
+    """The points of the first shape of each group."""
+    return frozenset(
+        Point(name, problem, tiles, order)
+        for name, groups in SHAPES.items() for (problem, order), *_ in groups
+        for tiles in tiles_of(kernels.get(name), problem)
+    )
+
+
+def measure(wanted: list[Point], report) -> list[dict]:
+    """One dict a point that this GPU can run: the point, its attributes and its times."""
+    _build(wanted, report)
+    report.start("timing", len(wanted))
+    found = []
+    for number, point in enumerate(wanted):
+        report.step(number, point)
+        try:
+            found.append(point.document | _time(point))
+        except InputError as error:
+            report.note(f"left out: {error}")
+    report.end()
+    return found
+
+
+def _build(wanted: list[Point], report) -> None:
+    """Compile every build at once; each point's own call then finds it ready."""
+    from ..kernels import runner
+
+    runner.require_gpu()
+    first = {}
+    for point in wanted:
+        kernel = kernels.get(point.kernel)
+        first.setdefault((point.kernel, kernel.options(point.problem, point.tiles)), point)
+    report.note(f"{len(first)} builds")
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        list(pool.map(_attributes, first.values()))
+
+
+def _attributes(point: Point) -> dict | None:
+    from ..kernels import runner
+
+    try:
+        found = runner.attributes(kernels.get(point.kernel), point.problem, point.tiles,
+                                  point.order)
+    except InputError:
+        return None  # measure() reports it
+    return {entry: asdict(values) for entry, values in found.items()}
+
+
+@lru_cache(maxsize=1)
+def _inputs(problem: Attention):
+    from ..kernels import runner
+
+    return runner.random_inputs(problem)
+
+
+def _time(point: Point) -> dict:
+    from ..kernels import runner
+
+    times = runner.time_ms(kernels.get(point.kernel), point.problem, point.tiles,
+                           *_inputs(point.problem), order=point.order, warmup=WARM_UP,
+                           repeats=SAMPLES)
+    return {"attributes": _attributes(point), "times_ms": list(times.samples_ms)}
+
+
+def recorded() -> list[dict]:
+    """Every recorded sweep, by file name: {"name", "provenance", "points"}."""
+    return [{"name": path.stem} | json.loads(path.read_text(encoding="utf-8"))
+            for path in sorted(FOLDER.glob("*.json"))]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and write the record."""
+    from ..kernels import runner
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="record to write")
+    out = parser.parse_args(arguments).out
+    found = measure(list(points()), Progress(sys.stderr))
+    origin = records.provenance(runner.require_gpu(), None, source_hash(), NOTES)
+    origin["command"] = "python -m hbmeter.experiments.tile_sweep"
+    records.save(out, records.document(origin, found))
+
+
+if __name__ == "__main__":
+    main()
