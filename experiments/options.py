@@ -2,11 +2,18 @@
 
 import argparse
 import re
+import sys
+from dataclasses import replace
 
 from ..hwprofiles import load
-from ..simulator.problem import DTYPE_BYTES, Attention
+from ..simulator.errors import InputError
+from ..simulator import schedules
+from ..simulator.problem import DIRECTIONS, DTYPE_BYTES, Attention
 from ..simulator.tiles import Tiles
 
+SHAPE = ("batch", "heads", "kv_heads", "seq", "kv_seq", "head_dim", "value_dim", "dtype", "mask",
+         "direction")
+OF_MODEL = ("heads", "kv_heads", "head_dim", "value_dim")  # what --model says
 _WHOLE = re.compile("[-+]?[0-9]+(_[0-9]+)*")
 
 
@@ -18,32 +25,76 @@ def whole(text: str) -> int:
 
 
 def add_shape(parser: argparse.ArgumentParser):
-    """--batch … --mask: the attention problem."""
+    """--batch … --mask, --model: the attention problem. What is absent stays None here, so that
+    ``problem`` knows what was asked for."""
     group = parser.add_argument_group("attention shape")
     default = Attention()
-    group.add_argument("--batch", type=whole, default=default.batch, metavar="N",
-                       help="sequences (%(default)s)")
-    group.add_argument("--heads", type=whole, default=default.heads, metavar="N",
-                       help="query heads (%(default)s)")
+    group.add_argument("--batch", type=whole, metavar="N", help=f"sequences ({default.batch})")
+    group.add_argument("--heads", type=whole, metavar="N", help=f"query heads ({default.heads})")
     group.add_argument("--kv-heads", type=whole, metavar="N",
                        help="KV heads; fewer than --heads for GQA or MQA (as --heads)")
-    group.add_argument("--seq", type=whole, default=default.seq, metavar="N",
-                       help="query length (%(default)s)")
+    group.add_argument("--seq", type=whole, metavar="N", help=f"query length ({default.seq})")
     group.add_argument("--kv-seq", type=whole, metavar="N", help="key and value length (as --seq)")
-    group.add_argument("--head-dim", type=whole, default=default.head_dim, metavar="N",
-                       help="length of a query or key (%(default)s)")
+    group.add_argument("--head-dim", type=whole, metavar="N",
+                       help=f"length of a query or key ({default.head_dim})")
     group.add_argument("--value-dim", type=whole, metavar="N",
                        help="length of a value (as --head-dim)")
-    group.add_argument("--dtype", choices=list(DTYPE_BYTES), default=default.dtype,
-                       help="storage of Q, K, V and O (%(default)s)")
-    group.add_argument("--mask", default=default.mask, metavar="MASK",
-                       help="full, causal or window:W (%(default)s)")
+    group.add_argument("--dtype", choices=list(DTYPE_BYTES),
+                       help=f"storage of Q, K, V and O ({default.dtype})")
+    group.add_argument("--mask", metavar="MASK",
+                       help=f"full, causal or window:W ({default.mask})")
+    group.add_argument("--pass", dest="direction", choices=DIRECTIONS,
+                       help="forward (O) or backward (dQ, dK, dV); as --schedule, else forward")
+    group.add_argument("--model", metavar="config.json",
+                       help="heads, widths, mask and dtype of a model's config instead")
+    group.add_argument("--layer", type=whole, metavar="I", help="which layer of --model (0)")
 
 
 def problem(args) -> Attention:
     """The Attention that the shape options describe."""
-    return Attention(args.batch, args.heads, args.seq, args.head_dim, args.kv_heads, args.kv_seq,
-                     args.value_dim, args.dtype, args.mask)
+    given = {name: getattr(args, name) for name in SHAPE if getattr(args, name) is not None}
+    if args.direction is None and getattr(args, "schedule", None):
+        given["direction"] = schedules.direction(args.schedule)
+    if args.model is not None:
+        return model_problem(args.model, args.layer, given)
+    if args.layer is not None:
+        raise InputError(f"--layer {args.layer} needs --model config.json")
+    return Attention(**given)
+
+
+def model_problem(path: str, number: int | None, given: dict) -> Attention:
+    """The attention of one layer of a model; ``given`` are the shape options beside --model.
+
+    One query against a longer cache (--seq 1 --kv-seq N) is a decode step."""
+    from ..simulator.model_config import read
+
+    clash = [name for name in OF_MODEL if name in given]
+    if clash:
+        raise InputError(f"--{clash[0].replace('_', '-')} and --model contradict each other: the "
+                         "config says it")
+    model = read(path)
+    layer = _chosen_layer(model, number)
+    seq, kv_seq = given.pop("seq", Attention().seq), given.pop("kv_seq", None)
+    call = {"batch": given.pop("batch", 1), "dtype": given.pop("dtype", model.dtype or "fp16")}
+    if seq == 1 and kv_seq is not None:
+        return replace(layer.decode(kv_seq, **call), **given)
+    found = layer.prefill(seq, **call)
+    return replace(found, kv_seq=found.kv_seq if kv_seq is None else kv_seq, **given)
+
+
+def _chosen_layer(model, number: int | None):
+    """Layer ``number``; absent, the first with attention, saying so when the others differ."""
+    if number is None:
+        number = next((i for i, one in enumerate(model.layers) if one.kind != "none"), 0)
+        if len(model.kinds) > 1:
+            others = [f"--layer {numbers[0]} ({kind.kind})" for kind, numbers
+                      in model.kinds.items() if number not in numbers]
+            print(f"layer {number} ({model.layers[number].kind}) of {len(model.layers)}; others "
+                  f"differ: {', '.join(others)}", file=sys.stderr)
+    if not 0 <= number < len(model.layers):
+        raise InputError(f"--layer {number} is not there: {model.name} has layers 0 to "
+                         f"{len(model.layers) - 1}")
+    return model.layers[number]
 
 
 def add_gpu(parser: argparse.ArgumentParser):

@@ -20,6 +20,16 @@ def si(value: float | None, unit: str = "B") -> str:
     return f"{value:.4g} {unit}"
 
 
+def binary(value: float | None) -> str:
+    """Bytes with a binary prefix and two decimals, such as ``1,024.00 MiB``; – for None."""
+    if value is None:
+        return "–"
+    for power, prefix in ((40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")):
+        if abs(value) >= 1 << power:
+            return f"{value / (1 << power):,.2f} {prefix}B"
+    return f"{value:,} B"
+
+
 def seconds(value: float | None) -> str:
     """A time with four digits in s, ms or µs; – for None."""
     if value is None:

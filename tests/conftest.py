@@ -1,6 +1,11 @@
-"""Shared by all tests: one flag, which rewrites golden files instead of comparing with them."""
+"""Shared by all tests: a flag that rewrites golden files instead of comparing with them, and
+hypothesis without wall-clock limits, which busy machines break."""
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 def pytest_addoption(parser):
