@@ -1,4 +1,4 @@
-"""YAML text to plain values with the line of every key, refusing what a profile never needs.
+"""YAML text to plain values with the line of every key, refusing what plain data never needs.
 
 It reads the parser's events, so nothing is built from a document before it is judged: aliases
 (which can expand without bound), tags, deep nesting and repeated keys are all refused here.
@@ -39,10 +39,13 @@ class Document:
     duplicates: list = field(default_factory=list)
 
 
-def read(text):
-    """The ``Document`` of YAML ``text``; raises ``DocumentError`` where it cannot be one."""
+def read(text, what="profile"):
+    """The ``Document`` of YAML ``text``, which holds a ``what`` (for the messages).
+
+    Raises ``DocumentError`` where it cannot be one.
+    """
     try:
-        return _Reader(text).document()
+        return _Reader(text, what).document()
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise DocumentError(f"not valid YAML: {error.problem}", line) from None
@@ -53,22 +56,23 @@ def read(text):
 class _Reader:
     """Recursive descent over the event stream, at most ``MAX_DEPTH`` deep."""
 
-    def __init__(self, text):
+    def __init__(self, text, what):
         self.events = yaml.parse(text, Loader=_PARSER)
-        self.result = Document()
+        self.what, self.result = what, Document()
 
     def document(self):
         next(self.events)  # stream start
         if isinstance(next(self.events), yaml.StreamEndEvent):
-            raise DocumentError("the file is empty; a profile is a mapping of keys to values")
+            raise DocumentError(f"the file is empty; a {self.what} is a mapping of keys to values")
         root = next(self.events)
         if not isinstance(root, yaml.MappingStartEvent):
-            raise DocumentError("a profile is a mapping of keys to values", _line(root))
+            raise DocumentError(f"a {self.what} is a mapping of keys to values", _line(root))
         self.result.values = self.node(root, ())
         next(self.events)  # document end
         after = next(self.events)
         if not isinstance(after, yaml.StreamEndEvent):
-            raise DocumentError("a second document starts; a file holds one profile", _line(after))
+            raise DocumentError(f"a second document starts; a file holds one {self.what}",
+                                _line(after))
         return self.result
 
     def node(self, event, path):

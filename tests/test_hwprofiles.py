@@ -120,7 +120,7 @@ def test_unknown_name_suggests_the_nearest_and_lists_all():
 def test_a_direct_name_parses_one_file_only(monkeypatch):
     seen = []
     original = document.read
-    monkeypatch.setattr(document, "read", lambda text: seen.append(1) or original(text))
+    monkeypatch.setattr(document, "read", lambda *args: seen.append(1) or original(*args))
     load("h200")
     assert len(seen) == 1
 
