@@ -1,0 +1,92 @@
+// What the tensor-core kernels share (sm_80 and later, fp16 or bf16): m16n8k16 products with their
+// operands from swizzled tiles in shared memory, exp2, and reductions over the lanes of a row.
+#pragma once
+#include "common.cuh"
+
+constexpr float LN_2 = 0.693147181f;
+constexpr float LOWEST = -3.4e38f;  // m before any score: finite, so that −∞ − m stays −∞
+
+typedef unsigned Fragment[4];  // 16 × 16 elements: operand A, or two of B
+
+__device__ __forceinline__ int lane() { return threadIdx.x % 32; }
+
+// ---- Instructions -----------------------------------------------------------------------------
+
+#ifdef FP16
+#define PTX_TYPE "f16"
+#else
+#define PTX_TYPE "bf16"
+#endif
+
+// c += a · b, 16 × 8 += 16 × 16 · 16 × 8
+__device__ __forceinline__ void mma(float (&c)[4], const Fragment& a, unsigned b0, unsigned b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." PTX_TYPE "." PTX_TYPE ".f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ unsigned pack(float low, float high) {
+    unsigned x;
+    asm("cvt.rn." PTX_TYPE "x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
+    return x;
+}
+
+__device__ __forceinline__ float exp2_fast(float x) {
+    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+}
+
+// Four 8 × 8 blocks of shared memory; lane i gives the address of row i%8 of block i/8.
+__device__ __forceinline__ void load_matrices(Fragment& x, unsigned address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(address));
+}
+__device__ __forceinline__ void load_transposed(Fragment& x, unsigned address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(address));
+}
+
+// Lets the compiler keep nothing that it derived from x: computing that again costs less than the
+// registers do.
+template <class T> __device__ __forceinline__ void forget(T& x) { asm volatile("" : "+r"(x)); }
+
+// ---- Swizzled tiles in shared memory ----------------------------------------------------------
+
+// Rows of WIDTH elements without padding. The 16-byte vectors of a row change places (XOR), so
+// that the same vector of 8 neighbouring rows covers all banks.
+template <int WIDTH> struct Swizzled {
+    static constexpr int VECTORS = WIDTH / VEC;
+    static constexpr int POWER_OF_TWO = VECTORS & -VECTORS;
+    static constexpr int SPAN = POWER_OF_TWO < 8 ? POWER_OF_TWO : 8;  // vectors that change places
+
+    static __device__ __forceinline__ unsigned offset(unsigned row, unsigned vector) {
+        return (row * VECTORS + (vector ^ row * SPAN / 8 % SPAN)) * 16;
+    }
+
+    // From this lane's address in the 16 × 16 block at (0, 0) to that at (row, column).
+    static __device__ __forceinline__ unsigned block(unsigned origin, int row, int column) {
+        int vector = column / VEC, inner = vector % SPAN;
+        return (origin ^ inner * 16) + (row * VECTORS + vector - inner) * 16;
+    }
+};
+
+// This lane's row and vector in a 16 × 16 block, for load_matrices: Q as operand A and (transposed)
+// V as operand B go down the rows first, K as operand B goes along the columns first.
+template <int WIDTH> __device__ __forceinline__ unsigned rows_first(unsigned tile) {
+    return tile + Swizzled<WIDTH>::offset(lane() % 16, lane() / 16);
+}
+template <int WIDTH> __device__ __forceinline__ unsigned columns_first(unsigned tile) {
+    return tile + Swizzled<WIDTH>::offset(lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
+}
+
+// ---- Rows of an accumulator: four lanes share one ----------------------------------------------
+
+__device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
