@@ -92,7 +92,8 @@ def _describe(schema, error):
 
 def _plainly(message):
     """pydantic's message without its own names for what the user wrote."""
-    return re.sub(r"^(Value error, |(Input|String) (?=should))", "", message)
+    return re.sub(r"^(Value error, |(Input|String|List|Value) (?=should))| after validation", "",
+                  message)
 
 
 def _nearest(schema, path):

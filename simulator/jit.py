@@ -18,7 +18,8 @@ from numba.core import config
 _KEEP_SECONDS = 30 * 24 * 3600
 
 
-def _source_hash() -> str:
+def source_hash() -> str:
+    """A hash of all sources of the simulator and of Numba's version: what counts depend on."""
     digest = hashlib.sha256(f"{numba.__version__}".encode())
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
@@ -53,7 +54,7 @@ def _prepare_cache() -> Path | None:
     """The folder, made; None where it cannot be written. (Numba would then keep its files beside
     the sources, where the trap above is open again.)"""
     root = _cache_root()
-    folder = root / f"numba-{_source_hash()}"
+    folder = root / f"numba-{source_hash()}"
     try:
         if not folder.exists():
             folder.mkdir(parents=True, exist_ok=True)
@@ -64,6 +65,7 @@ def _prepare_cache() -> Path | None:
 
 
 CACHE_DIR = _prepare_cache()
+CODE_VERSION = source_hash()  # of the code in this process, whatever is edited later
 
 
 def njit(function):

@@ -2,24 +2,26 @@
 
 A program is a list of phases (kernel launches). A phase has a grid of thread blocks, one for each
 (batch, head) and each step of up to two block axes, tiles with their space and stages, and a body
-of loops, loads, computes, stores and atomic adds that every thread block runs. Axis variables and loop
-variables are element offsets (rows or columns), not block numbers.
+of loops, loads, computes, stores and atomic adds that every thread block runs. Axis variables and
+loop variables are element offsets (rows or columns), not block numbers; ``let`` makes others.
 """
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from math import gcd
 
 import numpy as np
 
 from .errors import InputError
 from .ops import CODES, OPS
 from .problem import Attention
-from .tape import INSTRUCTION, NO_VAR, PHASE, TENSOR, TILE, Kind, record
+from .tape import NO_VAR, PHASE, TENSOR, TILE, Kind, packed, record
 from .tiles import Tiles
 
 TENSOR_ALIGN_BYTES = 4096  # no two tensors share a unit of the L2 reader
+PAGE_NUMBER_BYTES = 4
 
 
 class Space(StrEnum):
@@ -35,6 +37,7 @@ class Role(StrEnum):
     INPUT = "input"
     OUTPUT = "output"
     SCRATCH = "scratch"  # lives in HBM between phases: S and P of standard attention
+    TABLE = "table"  # says where pages are: read, never computed with
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,9 @@ class Tensor:
 
     ``updated`` tensors are read back and rewritten (flash1's O, m, l); the others are stored once.
     ``statistic`` tensors (m, l, LSE) hold the accumulator type, the others the problem's dtype.
+    The rows of a ``packed`` tensor are those of all query heads of a KV head, one head after the
+    other, as they are in memory. Rows of a tensor with ``page_rows`` lie in pages of so many, the
+    pages anywhere.
     """
 
     index: int
@@ -54,6 +60,13 @@ class Tensor:
     group: int = 1
     updated: bool = False
     statistic: bool = False
+    packed: bool = False
+    page_rows: int = 0
+
+    @property
+    def rows_kept(self) -> int:
+        """Rows that it takes in memory: whole pages."""
+        return -(-self.rows // self.page_rows) * self.page_rows if self.page_rows else self.rows
 
 
 @dataclass(frozen=True)
@@ -148,7 +161,7 @@ class Program:
     def tensor_bytes(self, tensor: Tensor) -> int:
         """Bytes of a tensor over batch and heads."""
         heads = self.problem.head_count // tensor.group
-        return heads * tensor.rows * tensor.cols * tensor.element_bytes
+        return heads * tensor.rows_kept * tensor.cols * tensor.element_bytes
 
     @cached_property
     def tensor_records(self) -> np.ndarray:
@@ -159,6 +172,11 @@ class Program:
             row["rows"], row["cols"] = tensor.rows, tensor.cols
             row["element_bytes"], row["group"] = tensor.element_bytes, tensor.group
             row["base_bytes"] = base
+            if tensor.page_rows:
+                row["page_rows"] = tensor.page_rows
+                heads = self.problem.head_count // tensor.group
+                row["pages"] = heads * (tensor.rows_kept // tensor.page_rows)
+                row["page_stride"] = _scattering_stride(row["pages"])
             base += -(-self.tensor_bytes(tensor) // TENSOR_ALIGN_BYTES) * TENSOR_ALIGN_BYTES
         return records
 
@@ -197,13 +215,27 @@ class ProgramBuilder:
     tape: list = field(default_factory=list)
     vars: list[Var] = field(default_factory=lambda: [Var(0, "r0"), Var(1, "c0")])
 
-    def tensor(self, name, rows, cols, role, *, kv=False, statistic=False, updated=False):
-        """Declare a tensor; ``kv`` ones have KV heads, ``statistic`` ones the statistics' dtype."""
+    def tensor(self, name, rows, cols, role, *, kv=False, statistic=False, updated=False,
+               packed=False, page_rows=0):
+        """Declare a tensor; ``kv`` ones have KV heads, ``statistic`` ones the statistics' dtype.
+
+        A ``packed`` one has KV heads too, and ``rows`` for each of their query heads.
+        """
         element_bytes = self.problem.stat_bytes if statistic else self.problem.dtype_bytes
-        group = self.problem.group if kv else 1
+        group = self.problem.group if kv or packed else 1
+        rows *= group if packed else 1
         self.tensors.append(
             Tensor(len(self.tensors), name, rows, cols, element_bytes, role, group, updated,
-                   statistic)
+                   statistic, packed, page_rows)
+        )
+        return self.tensors[-1]
+
+    def table(self, name: str, pages: int) -> Tensor:
+        """Declare a page table: a page number (4 bytes) for each page of a sequence, which all of
+        its heads read."""
+        self.tensors.append(
+            Tensor(len(self.tensors), name, pages, 1, PAGE_NUMBER_BYTES, Role.TABLE,
+                   self.problem.heads)
         )
         return self.tensors[-1]
 
@@ -256,6 +288,15 @@ class ProgramBuilder:
         self.tape[address]["partner"] = len(self.tape)
         self.tape.append(record(Kind.END, var=var.index, step=step, partner=address))
 
+    def let(self, name: str, var: Var | None, add: int = 0, *, divide: int = 1, times: int = 1) -> Var:
+        """A variable ``(var + add) // divide * times``, in scope where it is made: the page of a
+        key, the columns of a split."""
+        new = Var(len(self.vars), name)
+        self.vars.append(new)
+        self.tape.append(record(Kind.LET, var=new.index, start_var=_index(var), start_add=add,
+                                divide=divide, times=times))
+        return new
+
     def _region(self, kind, tile, tensor, row, col, constant=-1):
         self.tape.append(
             record(kind, tile=tile.index, tensor=tensor.index, row_var=_index(row),
@@ -301,9 +342,17 @@ class ProgramBuilder:
         return Program(
             self.schedule, self.problem, self.tile_sizes, tuple(self.tensors), tuple(self.tiles),
             tuple(self.phases), tuple(self.vars), tuple(self.constants),
-            np.array(self.tape, INSTRUCTION), self.idealised,
+            packed(self.tape), self.idealised,
         )
 
 
 def _index(var: Var | None) -> int:
     return NO_VAR if var is None else var.index
+
+
+def _scattering_stride(pages: int) -> int:
+    """Page number p goes to place p · stride mod pages: all different, neighbours far apart."""
+    stride = round(pages * 0.618)
+    while gcd(stride, pages) > 1:
+        stride += 1
+    return stride

@@ -19,6 +19,7 @@ class Kind(IntEnum):
     FILL = 4
     COMPUTE = 5
     REDUCE = 6  # an atomic add of a tile into a tensor
+    LET = 7  # a variable of another: the page of a key, the columns of a split
 
 
 NO_VAR = -1  # the variable that is always zero
@@ -30,14 +31,18 @@ _LOOP_FIELDS = (
     "stop_var", "stop_add",  # stop = clip(stop_var + stop_add, 0, limit)
     "partner",  # address of the matching END (of LOOP: for END)
 )
+_LET_FIELDS = ("divide", "times")  # var = (start_var + start_add) // divide * times
 _REGION_FIELDS = ("tensor", "tile", "row_var", "col_var")  # the tile at (row_var, col_var)
 _COMPUTE_FIELDS = ("op", "out", "a", "b", "constant")
 
 INSTRUCTION = np.dtype(
-    [(name, np.int64) for name in ("kind", *_LOOP_FIELDS, *_REGION_FIELDS, *_COMPUTE_FIELDS)]
+    [(name, np.int64)
+     for name in ("kind", *_LOOP_FIELDS, *_LET_FIELDS, *_REGION_FIELDS, *_COMPUTE_FIELDS)]
 )
 TENSOR = np.dtype(
-    [(name, np.int64) for name in ("rows", "cols", "element_bytes", "group", "base_bytes")]
+    [(name, np.int64)
+     for name in ("rows", "cols", "element_bytes", "group", "base_bytes",
+                  "page_rows", "pages", "page_stride")]  # the last three 0: not in pages
 )
 TILE = np.dtype([(name, np.int64) for name in ("rows", "cols", "element_bytes")])
 PHASE = np.dtype(
@@ -46,10 +51,14 @@ PHASE = np.dtype(
 )
 
 
-def record(kind: Kind, **fields) -> np.ndarray:
-    """One instruction; fields that are not named are -1."""
-    row = np.full((), -1, dtype=np.int64).repeat(len(INSTRUCTION.names)).view(INSTRUCTION)[0]
-    row["kind"] = kind
-    for name, value in fields.items():
-        row[name] = value
-    return row
+_BLANK = dict.fromkeys(INSTRUCTION.names, -1)
+
+
+def record(kind: Kind, **fields) -> dict[str, int]:
+    """One instruction by field; those that are not named are -1."""
+    return _BLANK | {"kind": kind} | fields
+
+
+def packed(instructions: list[dict[str, int]]) -> np.ndarray:
+    """Instructions that ``record`` made, as a tape of INSTRUCTION records."""
+    return np.array([tuple(row.values()) for row in instructions], INSTRUCTION)

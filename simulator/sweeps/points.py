@@ -1,0 +1,110 @@
+"""One point of a sweep: the key that names it for good, and its row of inputs and results."""
+
+import hashlib
+import json
+from dataclasses import fields
+from functools import lru_cache
+
+from .. import blocks, jit
+from ..errors import InputError
+from ..point import describe, traffic
+from ..problem import Attention
+from ..tiles import Tiles
+from .spec import SHAPE_FIELDS
+
+_SHAPE = tuple((f.name, SHAPE_FIELDS.get(f.name, f.name)) for f in fields(Attention))
+_LAUNCH = ("br", "bc", "stages", "order", "blocks_per_sm", "engine")
+_LEFT_TO_US = ("br", "bc", "stages", "blocks_per_sm")  # chosen by the tool when absent
+_UNPREFIXED = ("problem", "tiles", "time")  # parts of a point whose names say enough
+_PARTS = ("l2", "dram")  # None, and then without a cell, where not computed
+_profiles: dict = {}  # profile hash -> Profile, for the cache of chosen tiles
+
+
+def profile_hash(profile) -> str:
+    """16 hexadecimal digits that change with any value of a GPU's Profile."""
+    return hashlib.sha256(profile.model_dump_json().encode()).hexdigest()[:16]
+
+
+def key(values: dict, profile: str, code: str = jit.CODE_VERSION) -> str:
+    """The point's name: 32 hexadecimal digits of its values (defaults filled in), the hash of its
+    GPU's profile, and the version of the code that computes it."""
+    try:
+        problem = _problem(values)
+        shape = [getattr(problem, name) for name, _ in _SHAPE]
+    except InputError:
+        shape = [values[name] for _, name in _SHAPE]
+    point = [code, profile, values["schedule"], *shape, *(values[name] for name in _LAUNCH)]
+    return hashlib.blake2b(json.dumps(point).encode(), digest_size=16).hexdigest()
+
+
+def _problem(values: dict) -> Attention:
+    return Attention(**{field: values[name] for field, name in _SHAPE})
+
+
+def compute(tasks: list[tuple[str, dict]], profiles: dict) -> tuple[str, list[dict]]:
+    """The rows of (key, values) pairs and the version of the code that computed them.
+
+    ``profiles`` maps what values call their GPU to (hash, Profile).
+    """
+    return jit.CODE_VERSION, [
+        {"key": name, "code": jit.CODE_VERSION, **row(values, *profiles[values["gpu"]])}
+        for name, values in tasks
+    ]
+
+
+def row(values: dict, profile_name: str, gpu) -> dict:
+    """The point's row: flat, a column for each input and result; None where not computed.
+
+    ``why_not`` says why a point has no results: tiles that do not fit, heads that do not divide.
+    ``chosen`` names the inputs that the tool chose.
+    """
+    inputs = {"profile": profile_name, "gpu": gpu.name, "schedule": values["schedule"],
+              **{name: values[name] for _, name in _SHAPE},
+              **{name: values[name] for name in _LAUNCH},
+              "chosen": " ".join(name for name in _LEFT_TO_US if values[name] is None),
+              "why_not": None}
+    try:
+        problem = _problem(values)
+        inputs |= describe(problem)
+        found = traffic(
+            values["schedule"], problem, gpu, _tiles(values, problem, profile_name, gpu),
+            order=values["order"], blocks_per_sm=values["blocks_per_sm"], engine=values["engine"],
+        )
+    except InputError as error:
+        return inputs | {"why_not": str(error)}
+    except Exception as error:
+        error.add_note(f"at the point {json.dumps(values)}")
+        raise
+    return inputs | flat(found)
+
+
+def _tiles(values: dict, problem: Attention, profile_name: str, gpu) -> Tiles:
+    br, bc, stages = values["br"], values["bc"], values["stages"]
+    if br is not None and bc is not None:
+        return Tiles(br, bc, 1 if stages is None else stages)
+    _profiles[profile_name] = gpu
+    return _chosen(profile_name, values["schedule"], problem, br, bc, stages)
+
+
+@lru_cache(maxsize=10_000)
+def _chosen(profile_name, schedule, problem, br, bc, stages) -> Tiles:
+    """Points that differ in order or engine only share their choice."""
+    return blocks.choose_tiles(schedule, problem, _profiles[profile_name], br, bc, stages)
+
+
+def flat(found: dict, prefix: str = "") -> dict:
+    """What ``traffic`` gives as one level of names, such as ``sm_read_bytes``; bytes by tensor
+    as JSON text.
+
+    >>> flat({"tiles": {"br": 64}, "sm": {"read_bytes": 5}, "dram": None})
+    {'br': 64, 'sm_read_bytes': 5}
+    """
+    cells = {}
+    for name, value in found.items():
+        if isinstance(value, dict) and name != "by_tensor":
+            cells |= flat(value, prefix if name in _UNPREFIXED else f"{prefix}{name}_")
+        elif isinstance(value, dict | list | tuple):
+            cells[prefix + name] = json.dumps(value)
+        elif value is not None or name not in _PARTS:
+            cells[prefix + name] = value.item() if hasattr(value, "item") else value
+    return cells
