@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..simulator.bounds import forward_bound
+from ..simulator.bounds import pass_bound
 from . import figures, page, style
 from .figures._points import shape_columns, shape_words
 from .files import csv_text, write_atomic
@@ -98,7 +98,7 @@ def _experiment(result: Result):
 
 def _hardware(problem, gpu):
     peak = getattr(gpu.flops, problem.dtype)
-    bound = forward_bound(problem, gpu)
+    bound = pass_bound(problem, gpu)
     roofs = ", ".join(f"{name} {seconds(value)}" for name, value in bound.seconds.items())
     rows = [
         ["GPU", f"{gpu.full_name} ({gpu.name}, {gpu.compute_capability})"],

@@ -3,6 +3,7 @@
 Roofline model (Williams, Waterman, Patterson 2009) with datasheet peaks: matrix products at the
 dtype's dense peak and exponentials at the special-function rate, both for the unmasked pairs
 only, and compulsory bytes at the datasheet's DRAM bandwidth (what a kernel writes may stay in L2).
+Of the backward pass only the four products count that every schedule computes: P may be read.
 """
 
 from dataclasses import dataclass
@@ -27,12 +28,14 @@ class Bound:
         return self.seconds[self.limiter]
 
 
-def forward_bound(problem: Attention, gpu) -> Bound:
-    """The bound of a forward pass on ``gpu`` (a Profile); the same for every schedule."""
+def pass_bound(problem: Attention, gpu) -> Bound:
+    """The bound of the problem's pass on ``gpu`` (a Profile); the same for every schedule."""
+    forward = problem.direction == "forward"
     seconds = {"dram": problem.compulsory_read_bytes / gpu.hbm_bytes_per_s}
     peak = getattr(gpu.flops, problem.dtype)
     if peak is not None:
-        seconds["matmul"] = problem.forward_flops / peak
-    exp_per_s = gpu.exp_per_clock_per_sm * gpu.sm_count * gpu.boost_clock_hz
-    seconds["exp"] = problem.pairs * problem.head_count / exp_per_s
+        seconds["matmul"] = (1 if forward else 2) * problem.forward_flops / peak
+    if forward:
+        exp_per_s = gpu.exp_per_clock_per_sm * gpu.sm_count * gpu.boost_clock_hz
+        seconds["exp"] = problem.pairs * problem.head_count / exp_per_s
     return Bound(seconds)

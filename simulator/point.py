@@ -3,14 +3,18 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from . import blocks, schedules
-from .bounds import forward_bound
+from .bounds import pass_bound
 from .engines import scratchpad
 from .errors import InputError, unknown_name
 from .problem import Attention
 from .tiles import Tiles
 
 ENGINES = ("scratchpad", "l2")
-COMPARED = ("standard", "standard_minimal", "flash1", "flash2")
+COMPARED = {
+    "forward": ("standard", "standard_minimal", "flash1", "flash2"),
+    "backward": ("standard_backward", "standard_backward_minimal", "flash1_backward",
+                 "flash2_backward"),
+}
 
 
 def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, *,
@@ -35,7 +39,7 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
     if blocks_per_sm is None:
         blocks_per_sm = max(candidate.occupancy.blocks_per_sm, 1)
     count = scratchpad.count(program)
-    bound = forward_bound(problem, gpu)
+    bound = pass_bound(problem, gpu)
     result = {
         "gpu": gpu.name,
         "schedule": schedule,
@@ -43,7 +47,7 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
         "tiles": {"br": tiles.br, "bc": tiles.bc, "stages": tiles.stages},
         "order": order,
         "blocks_per_sm": blocks_per_sm,
-        "flops": problem.forward_flops,
+        "flops": problem.flops,
         "flops_executed": count.flops,
         "smem_bytes_per_block": program.smem_bytes_per_block,
         "footprint_bytes": program.footprint_bytes,
@@ -76,16 +80,18 @@ def describe(problem: Attention) -> dict:
     """The problem as the command line names it."""
     names = ("batch", "heads", "kv_heads", "seq", "kv_seq", "head_dim", "value_dim", "dtype",
              "mask")
-    return {name: getattr(problem, name) for name in names} | {"pass": "forward"}
+    return {name: getattr(problem, name) for name in names} | {"pass": problem.direction}
 
 
-def compare(problem: Attention, gpu, *, names: tuple[str, ...] = COMPARED,
+def compare(problem: Attention, gpu, *, names: tuple[str, ...] | None = None,
             order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2",
             on_done=lambda name: None) -> list[dict]:
     """``traffic`` of several schedules on one problem, each with its least-traffic tiles.
 
-    They run side by side (the engines hold no lock); ``on_done`` gets each name as it ends.
+    ``names`` default to COMPARED for the problem's pass. They run side by side (the engines hold
+    no lock); ``on_done`` gets each name as it ends.
     """
+    names = COMPARED[problem.direction] if names is None else names
     tiles = {name: blocks.choose_tiles(name, problem, gpu) for name in names}  # or fails at once
 
     def point(name):

@@ -14,8 +14,11 @@ from hbmeter.simulator.tiles import Tiles
 GOLDEN = Path(__file__).parent / "golden"
 PROBLEM = Attention(batch=1, heads=4, kv_heads=2, seq=1000, kv_seq=1100, head_dim=64, value_dim=32)
 CASES = {
-    **{f"{name}-full": (name, PROBLEM) for name in schedules.names()},
+    **{f"{name}-full": (name, replace(PROBLEM, direction=schedules.direction(name)))
+       for name in schedules.names()},
     "flash1-window": ("flash1", replace(PROBLEM, mask="window:100")),
+    "flash2_backward-causal": (
+        "flash2_backward", replace(PROBLEM, mask="causal", kv_heads=4, direction="backward")),
     "flash2-causal": ("flash2", replace(PROBLEM, mask="causal")),
     "standard-long-rows": ("standard", replace(PROBLEM, kv_seq=1 << 15)),
 }

@@ -20,6 +20,7 @@ PROBLEM = Attention(batch=1, heads=2, seq=100, kv_seq=90, head_dim=24, value_dim
 
 
 def build(schedule, problem=PROBLEM, **tiles) -> Program:
+    problem = replace(problem, direction=schedules.direction(schedule))
     return schedules.build(schedule, problem, Tiles(**{"br": 32, "bc": 16, "bk": 8, **tiles}))
 
 
@@ -77,6 +78,7 @@ def refuses(program, *words):
 @settings(deadline=None, max_examples=60)
 @given(p=problems(), tiles=TILES)
 def test_every_schedule_is_well_formed(schedule, p, tiles):
+    p = replace(p, direction=schedules.direction(schedule))
     verify(schedules.build(schedule, p, tiles))
 
 

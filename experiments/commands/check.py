@@ -1,7 +1,8 @@
-"""Run a schedule's program numerically: its error against float64 attention.
+"""Run a schedule's program numerically: its error against float64 attention or its gradients.
 
   hbmeter check --schedule flash2 --seq 300 --kv-seq 500 --mask causal --dtype fp64 --batch 1
   hbmeter check --schedule flash1 --dtype bf16 --seq 512
+  hbmeter check --schedule flash2_backward --mask causal --kv-heads 1
 """
 
 LIMITS = {"fp64": 1e-12, "fp32": 1e-5, "tf32": 2e-3, "fp16": 2e-3, "bf16": 2e-2, "fp8": 2e-1}
@@ -38,16 +39,32 @@ def run(args):
     tiles = options.tiles(args, args.schedule, problem, gpu)
     program = schedules.build(args.schedule, problem, tiles)
     verify(program, gpu.smem.bytes_per_block_max)
-    inputs = numeric.random_inputs(problem, args.seed)
-    outputs = numeric.run(program, inputs)
-    error = numeric.relative_error(outputs["O"], numeric.reference(problem, inputs))
+    errors = _errors(program, args.seed)
+    worst = max(errors.values(), key=lambda error: (error != error, error))  # NaN is the worst
     limit = LIMITS[problem.dtype]
-    passed = bool(error <= limit)  # NaN never passes
+    passed = bool(worst <= limit)  # NaN never passes
     if args.json:
-        print_json({"schedule": args.schedule, "relative_error": error if error == error else None,
-                    "limit": limit, "passed": passed,
+        finite = {name: error if error == error else None for name, error in errors.items()}
+        print_json({"schedule": args.schedule, "relative_error": worst if worst == worst else None,
+                    "relative_errors": finite, "limit": limit, "passed": passed,
                     "tiles": {"br": tiles.br, "bc": tiles.bc, "stages": tiles.stages}})
     else:
-        print(f"{args.schedule} ({tiles}, {problem.dtype}): relative error {error:.3g} against "
-              f"float64 attention, limit {limit:g}: {'passed' if passed else 'FAILED'}")
+        found = ", ".join(f"{name} {error:.3g}" for name, error in errors.items())
+        print(f"{args.schedule} ({tiles}, {problem.dtype}): relative error {found} against "
+              f"float64, limit {limit:g}: {'passed' if passed else 'FAILED'}")
     return 0 if passed else 1
+
+
+def _errors(program, seed: int) -> dict[str, float]:
+    """The relative error of each output that the pass is for."""
+    from ...simulator.engines import gradients, numeric
+
+    problem = program.problem
+    inputs = numeric.random_inputs(problem, seed)
+    if problem.direction == "backward":
+        inputs |= gradients.backward_inputs(problem, inputs, seed)
+        wanted = gradients.reference_gradients(problem, inputs)
+    else:
+        wanted = {"O": numeric.reference(problem, inputs)}
+    outputs = numeric.run(program, inputs)
+    return {name: numeric.relative_error(outputs[name], want) for name, want in wanted.items()}

@@ -27,10 +27,11 @@ def run(args):
     from ..output import print_json
     from ..progress import Progress
 
+    problem = options.problem(args)
     progress = Progress(sys.stderr)
-    progress.start("counting", len(COMPARED))
+    progress.start("counting", len(COMPARED[problem.direction]))
     done = count(1)
-    points = compare(options.problem(args), options.profile(args), order=args.order,
+    points = compare(problem, options.profile(args), order=args.order,
                      blocks_per_sm=args.blocks_per_sm, engine=args.engine,
                      on_done=lambda name: progress.step(next(done), f"{name} is done"))
     progress.end()

@@ -36,7 +36,7 @@ def run(problem, gpu, line_limit=LINE_LIMIT) -> list[dict]:
     """One row a schedule, each with its least-traffic tiles."""
     return [
         _row(point(schedule, problem, gpu, tiles, line_limit=line_limit), problem, gpu, tiles)
-        for schedule, tiles in fitting_tiles(COMPARED, problem, gpu).items()
+        for schedule, tiles in fitting_tiles(COMPARED[problem.direction], problem, gpu).items()
     ]
 
 
@@ -53,7 +53,7 @@ def _row(found, problem, gpu, tiles) -> dict:
         "limiter": time["limiter"], "compulsory_bytes": total(found["compulsory"]),
         "idealised": is_idealised(found["schedule"], problem, tiles),
         "model": found["l2"] and found["l2"]["model"],
-        "n": problem.seq, "kv_n": problem.kv_seq, **shape_columns(problem, gpu),
+        "pass": problem.direction, "n": problem.seq, "kv_n": problem.kv_seq, **shape_columns(problem, gpu),
     }
 
 
@@ -141,7 +141,7 @@ def notes(table) -> list[str]:
     """Setting, model, and what least time means."""
     row = table[0]
     lines = [
-        f"n {row['n']}, {shape_words(row)} on {row['gpu']}, forward. Filled bars are counted, "
+        f"n {row['n']}, {shape_words(row)} on {row['gpu']}, {row['pass']}. Filled bars are counted, "
         "hatched ones predicted. Least time: the slower of the predicted DRAM bytes at the "
         "datasheet's bandwidth and the bound that holds for any schedule (limited by "
         f"{row['limiter']}); no kernel beats it. standard_minimal is the count of the papers "
@@ -156,7 +156,8 @@ def notes(table) -> list[str]:
     if skipped:
         lines.append(f"DRAM bytes of {', '.join(skipped)} were not simulated: more than "
                      f"{LINE_LIMIT:,} L2 lines; hbmeter traffic computes them.")
-    missing = [name for name in COMPARED if name not in {r["schedule"] for r in table}]
+    missing = [name for name in COMPARED[row["pass"]]
+               if name not in {r["schedule"] for r in table}]
     if missing:
         lines.append(f"No tiles of {', '.join(missing)} fit {row['gpu']}.")
     return lines

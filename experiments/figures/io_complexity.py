@@ -25,7 +25,7 @@ SM, DRAM, LEAST = "sm", "dram", "compulsory"
 def run(problem, gpu, lengths=LENGTHS, line_limit=LINE_LIMIT) -> list[dict]:
     """One row for each schedule, boundary and length; tiles are those chosen for the problem."""
     rows = []
-    for schedule, tiles in fitting_tiles(schedules.names(), problem, gpu).items():
+    for schedule, tiles in fitting_tiles(schedules.names(problem.direction), problem, gpu).items():
         for n in lengths:
             try:
                 longer = replace(problem, seq=n, kv_seq=n)

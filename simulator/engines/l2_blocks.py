@@ -10,7 +10,7 @@ import numpy as np
 from ..jit import njit
 from ..tape import Kind
 from .l2_cache import DIRTY, HOME_BYTES, WAYS, add_unit, popcount, read_unit, write_unit
-from .walk import END, LOOP, enter_loop, next_trip, region
+from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region
 
 _LOAD, _STORE, _REDUCE = int(Kind.LOAD), int(Kind.STORE), int(Kind.REDUCE)
 READ, FETCHED, WRITTEN, WRITTEN_BACK, FILLED = range(5)
@@ -99,6 +99,8 @@ def _step(tape, pc, end, cycles, variables, stops, head, side, time, tensors, ti
         if row.kind == END:
             pc = next_trip(tape, pc, variables, stops)
             continue
+        if row.kind == LET:
+            assign(row, variables)
         time += cycles[pc]
         pc += 1
         if row.kind == _LOAD or row.kind == _STORE or row.kind == _REDUCE:
@@ -111,15 +113,15 @@ def _step(tape, pc, end, cycles, variables, stops, head, side, time, tensors, ti
 @njit
 def _move_region(row, variables, head, side, time, tensors, tiles, cache, sectors,
                  last, machine):
-    """Read, write or add to a tile, a run of bytes for each row or one when rows are whole; the time
-    when it is done."""
+    """Read, write or add to a tile, a run of bytes for each row or one when rows are whole; the
+    time when it is done."""
     tensor = tensors[row.tensor]
     r0, c0, rows, cols = region(row, variables, tensors, tiles)
     if rows == 0 or cols == 0:
         return time
     pitch = tensor.cols * tensor.element_bytes
     head //= tensor.group // machine.group
-    start = tensor.base_bytes + (head * tensor.rows + r0) * pitch
+    start = tensor.base_bytes + (head * tensor.rows_kept + r0) * pitch
     start += c0 * tensor.element_bytes
     run_bytes = cols * tensor.element_bytes
     transfer = rows * run_bytes / machine.sm_bytes_per_cycle
@@ -136,8 +138,12 @@ def _move_region(row, variables, head, side, time, tensors, tiles, cache, sector
         counts[READ] += mine.sectors  # the very tile just read: all of it is in place already
         return max(time + machine.l2_latency, mine.ready) + transfer
     read, fetched = counts[READ], counts[FETCHED]
-    _move_rows(start, rows, run_bytes, pitch, side, _LOAD, counts, sectors, tensors, cache, last,
-               machine)
+    if tensor.page_rows:
+        _load_pages(tensor, start, rows * run_bytes, side, counts, sectors, tensors, cache, last,
+                    machine)
+    else:
+        _move_rows(start, rows, run_bytes, pitch, side, _LOAD, counts, sectors, tensors, cache,
+                   last, machine)
     fetched = counts[FETCHED] - fetched
     ready = time + machine.l2_latency
     if fetched:
@@ -147,6 +153,20 @@ def _move_region(row, variables, head, side, time, tensors, tiles, cache, sector
     mine.start, mine.sectors, mine.ready = start, counts[READ] - read, ready
     mine.tile = row.tile if _stays(rows, run_bytes, pitch, cache, machine.unit_bytes) else -1
     return ready + transfer
+
+
+@njit
+def _load_pages(tensor, start, n_bytes, side, counts, sectors, tensors, cache, last, machine):
+    """Read whole rows that lie in pages: ``start`` is where they would be without."""
+    page_bytes = tensor.page_rows * tensor.cols * tensor.element_bytes
+    first, end = start - tensor.base_bytes, start - tensor.base_bytes + n_bytes
+    while first < end:
+        page = first // page_bytes
+        stop = min(end, (page + 1) * page_bytes)
+        place = tensor.base_bytes + page * tensor.page_stride % tensor.pages * page_bytes
+        _move_rows(place + first - page * page_bytes, 1, stop - first, page_bytes, side, _LOAD,
+                   counts, sectors, tensors, cache, last, machine)
+        first = stop
 
 
 @njit

@@ -23,7 +23,7 @@ def build(problem: Attention, tiles: Tiles) -> Program:
     s = p.tensor("S", problem.seq, problem.kv_seq, Role.SCRATCH)
     prob = p.tensor("P", problem.seq, problem.kv_seq, Role.SCRATCH)
     o = p.tensor("O", problem.seq, problem.value_dim, Role.OUTPUT)
-    _scores(p, q, k, s, tiles)
+    scores(p, "scores", q, k, s, tiles, scale=problem.softmax_scale)
     if problem.kv_seq * problem.dtype_bytes <= RESIDENT_ROW_BYTES:
         softmax_resident(p, s, prob, rows=1)
     else:
@@ -32,19 +32,21 @@ def build(problem: Attention, tiles: Tiles) -> Program:
     return p.build()
 
 
-def _scores(p: ProgramBuilder, q, k, s, tiles: Tiles):
-    depth = p.problem.head_dim
+def scores(p: ProgramBuilder, name: str, q, k, s, tiles: Tiles, *, scale: float | None = None):
+    """S = Q·Kᵀ, scaled or not, in Br × Bc tiles."""
+    depth = q.cols
     bk = min(tiles.bk, depth)
-    with p.phase("scores", ("r0", s.rows, tiles.br), ("c0", s.cols, tiles.bc)) as (r0, c0):
-        Q = p.tile("Q", tiles.br, bk, Space.SHARED, stages=tiles.stages)
-        K = p.tile("K", tiles.bc, bk, Space.SHARED, stages=tiles.stages)
-        S = p.tile("S", tiles.br, tiles.bc, Space.REGISTERS, accumulator=True)
+    with p.phase(name, ("r0", s.rows, tiles.br), ("c0", s.cols, tiles.bc)) as (r0, c0):
+        Q = p.tile(q.name, tiles.br, bk, Space.SHARED, stages=tiles.stages)
+        K = p.tile(k.name, tiles.bc, bk, Space.SHARED, stages=tiles.stages)
+        S = p.tile(s.name, tiles.br, tiles.bc, Space.REGISTERS, accumulator=True)
         p.fill(S, 0.0, s, r0, c0)
         with p.loop("k0", bk, depth) as k0:
             p.load(Q, q, r0, k0)
             p.load(K, k, c0, k0)
             p.compute("dot_t_add", S, Q, K)
-        p.compute("scale", S, S, constant=p.problem.softmax_scale)
+        if scale is not None:
+            p.compute("scale", S, S, constant=scale)
         p.store(S, s, r0, c0)
 
 
