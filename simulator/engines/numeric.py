@@ -1,9 +1,9 @@
 """Runs a tile program in NumPy: a schedule whose bytes are counted must give exact attention.
 
-All heads run at once; a tile is an array [batch, heads, rows, cols] (KV heads in a phase of theirs),
-and a tensor has the heads that it has in memory. Tiles are stored in the
-problem's dtype or, for accumulators, in the accumulator type (fp64 for fp64, else fp32), and
-every operation computes in the accumulator type and rounds to its output tile.
+All heads run at once; a tile is an array [batch, heads, rows, cols] (KV heads in a phase of
+theirs), and a tensor has the heads that it has in memory. Tiles are stored in the problem's dtype
+or, for accumulators, in the accumulator type (fp64 for fp64, else fp32), and every operation
+computes in the accumulator type and rounds to its output tile.
 """
 
 from dataclasses import dataclass
@@ -64,10 +64,13 @@ def random_inputs(problem: Attention, seed: int = 0) -> dict[str, np.ndarray]:
         "K": (problem.batch, problem.kv_heads, problem.kv_seq, problem.head_dim),
         "V": (problem.batch, problem.kv_heads, problem.kv_seq, problem.value_dim),
     }
-    return {
+    inputs = {
         name: round_to(rng.standard_normal(shape), problem.dtype)
         for name, shape in shapes.items()
     }
+    if problem.shared_kv:
+        inputs["V"] = inputs["K"][..., :problem.value_dim]
+    return inputs
 
 
 def reference(problem: Attention, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -101,16 +104,16 @@ def relative_error(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def run(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Execute ``program`` on Q, K, V; returns its outputs by name.
+    """Execute ``program`` on its inputs by name; returns its outputs by name.
 
     Outputs and scratch tensors start as NaN, so anything that is not stored shows.
     Raises InputError when a tensor is too large to run on a CPU.
     """
-    return _Machine(program, inputs).run()
+    return Machine(program, inputs).run()
 
 
 @dataclass
-class _Machine:
+class Machine:
     program: Program
     inputs: dict[str, np.ndarray]
 
@@ -124,7 +127,7 @@ class _Machine:
             self.group = phase.group
             self._run_axes(phase, phase.axes)
         return {
-            tensor.name: self.memory[tensor.index]
+            tensor.name: self._unpacked(tensor)
             for tensor in program.tensors if tensor.role == Role.OUTPUT
         }
 
@@ -137,9 +140,16 @@ class _Machine:
                 f"{_MAX_ELEMENTS} elements; use a smaller seq, batch or heads"
             )
         if tensor.role == Role.INPUT:
-            return self.inputs[tensor.name]
+            return self.inputs[tensor.name].reshape(shape)
         dtype = self.accumulator if tensor.statistic else storage_dtype(problem.dtype)
         return np.full(shape, np.nan, dtype)
+
+    def _unpacked(self, tensor):
+        """A tensor as the problem has it: rows of packed heads under their own heads."""
+        memory, problem = self.memory[tensor.index], self.program.problem
+        if not tensor.packed:
+            return memory
+        return memory.reshape(problem.batch, problem.heads, -1, tensor.cols)
 
     def _run_axes(self, phase, axes):
         if not axes:
@@ -164,11 +174,19 @@ class _Machine:
                     self.variables[row["var"]] = offset
                     self._run_body(pc + 1, row["partner"])
                 pc = row["partner"]
-            elif row["kind"] == Kind.COMPUTE:
-                self._compute(row)
             else:
-                self._move(row)
+                self._execute(pc, row)
             pc += 1
+
+    def _execute(self, address, row):
+        """One instruction that is not a loop; ``address`` is for readers that look on."""
+        if row["kind"] == Kind.COMPUTE:
+            self._compute(row)
+        elif row["kind"] == Kind.LET:
+            offset = self._value(row["start_var"]) + row["start_add"]
+            self.variables[row["var"]] = offset // row["divide"] * row["times"]
+        else:
+            self._move(row)
 
     def _move(self, row):
         tile = self.program.tile_table[row["tile"]]
