@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from ...simulator.engines.numeric import random_inputs
 from ...simulator.engines.steps import Step, steps
+from ...simulator.printer import instruction_text
 from ...simulator.program import Program, Role, Space
 from .words import explain
 
@@ -45,6 +46,7 @@ class Panel:
     steps: tuple[Step, ...]
     ends: tuple[float, ...]
     words: tuple[str, ...]
+    texts: tuple[str, ...]
     phases: tuple[str, ...]
     tile_bytes: tuple[int, ...]
 
@@ -57,9 +59,10 @@ class Panel:
             "tileBytes": self.tile_bytes,
             "steps": [
                 [step.kind, step.phase, list(step.block), step.tile, list(step.operands),
-                 step.region, step.bytes, step.text, words, round(end, 3),
+                 step.region, step.bytes, text, words, round(end, 3),
                  {name: _short(value) for name, value in step.statistics.items()}]
-                for step, end, words in zip(self.steps, self.ends, self.words, strict=True)
+                for step, end, words, text in zip(self.steps, self.ends, self.words, self.texts,
+                                                  strict=True)
             ],
         }
 
@@ -79,6 +82,7 @@ def panel(program: Program, title: str) -> Panel:
     return Panel(
         program.schedule, title, _place_tensors(program), _place_tiles(program), tuple(done),
         tuple(ends), tuple(explain(step, program) for step in done),
+        tuple(instruction_text(program, step.address) for step in done),
         tuple(phase.name for phase in program.phases),
         tuple(tile.bytes for tile in program.tile_table),
     )

@@ -10,7 +10,6 @@ import numpy as np
 
 from ..errors import InputError
 from ..ops import BY_CODE
-from ..printer import instruction_text
 from ..program import Program
 from ..tape import Kind
 from .numeric import Machine
@@ -24,7 +23,7 @@ KINDS = {Kind.LOAD: "load", Kind.STORE: "store", Kind.REDUCE: "store", Kind.FILL
 class Step:
     """One instruction of one thread block, after it ran.
 
-    ``region`` is (tensor number, first row, rows, first column, columns) for what moves, else
+    ``address`` is its place on the tape; ``region`` is (tensor number, first row, rows, first column, columns) for what moves, else
     None; ``tile`` the number of the tile written (or stored), ``operands`` those read; ``bytes``
     what crossed the SM boundary; ``statistics`` the first row's value of each one-column tile
     that holds something, by tile name; ``block`` the thread block's place in its grid.
@@ -32,7 +31,7 @@ class Step:
 
     kind: str
     op: str
-    text: str
+    address: int
     phase: int
     block: tuple[int, ...]
     tile: int
@@ -76,7 +75,7 @@ class _Watched(Machine):
             moved = region[2] * region[4] * program.tensors[region[0]].element_bytes
         self.steps.append(Step(
             KINDS[Kind(row["kind"])], BY_CODE[row["op"]].name if computes else "",
-            instruction_text(program, address), phase, block,
+            address, phase, block,
             int(row["out"] if computes else row["tile"]),
             tuple(int(row[name]) for name in ("a", "b") if computes and row[name] >= 0),
             region, moved, self._statistics(phase),
