@@ -34,8 +34,9 @@ class Mask:
         return _clipped_sum(self.hi_shift, n_q, n_kv) - _clipped_sum(self.lo_shift, n_q, n_kv)
 
     def dense(self, n_q: int, n_kv: int, row: int = 0, col: int = 0, rows=None, cols=None):
-        """Boolean array [rows, cols] of what is visible, for a tile at (row, col)."""
-        i = row + np.arange(n_q - row if rows is None else rows)
+        """Boolean array [rows, cols] of what is visible, for a tile at (row, col). Rows from n_q
+        on are those of further heads, one head after the other."""
+        i = (row + np.arange(n_q - row if rows is None else rows)) % n_q
         j = col + np.arange(n_kv - col if cols is None else cols)
         lo, hi = self.column_range(i, n_kv)
         return (j >= lo[:, None]) & (j < hi[:, None])

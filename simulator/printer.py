@@ -36,7 +36,8 @@ def _tensor(tensor: Tensor) -> str:
     shape = f"[batch, heads, {tensor.rows}, {tensor.cols}]"
     if tensor.group > 1:
         shape = f"[batch, heads / {tensor.group}, {tensor.rows}, {tensor.cols}]"
-    note = ", updated" * tensor.updated
+    note = ", updated" * tensor.updated + ", packed" * tensor.packed
+    note += f", in pages of {tensor.page_rows} rows" * bool(tensor.page_rows)
     return f"{tensor.role.value:<7} {tensor.name} {shape}, {tensor.element_bytes}-byte{note}"
 
 
@@ -119,6 +120,15 @@ class _Instruction:
 
     def end(self) -> str:
         return "end"
+
+    def let(self) -> str:
+        row = self.row
+        text = self._shifted("start_var", int(row["start_add"]))
+        if row["start_var"] == NO_VAR:
+            text = str(row["start_add"])
+        if row["divide"] != 1:
+            text = (f"({text})" if " " in text else text) + f" / {row['divide']}"
+        return f"{self.var('var')} = {text}" + f" * {row['times']}" * bool(row["times"] != 1)
 
     def load(self) -> str:
         return f"{self.tile('tile')} = load {self._region()}"

@@ -23,9 +23,11 @@ class Attention:
     Q, K, V and O are stored in ``dtype``; row statistics (m, l, L) in fp32, or fp64 for fp64.
     ``direction`` is the pass: ``forward`` makes O of Q, K, V; ``backward`` makes dQ, dK, dV, shaped
     as Q, K, V, of these, dO, and what the forward pass saved (O and the logsumexp).
+    With ``shared_kv`` the values are the first value_dim columns of the keys (MLA's latent cache).
 
     Raises InputError for sizes that are not whole numbers from 1, heads that kv_heads do not
-    divide, unknown dtypes, masks and directions, and problems whose counts would not fit in int64.
+    divide, unknown dtypes, masks and directions, shared values wider than keys, and problems whose
+    counts would not fit in int64.
 
     >>> Attention(batch=1, heads=2, seq=4, head_dim=8, mask="causal").pairs
     10
@@ -41,6 +43,7 @@ class Attention:
     dtype: str = "fp16"
     mask: str = "full"
     direction: str = "forward"
+    shared_kv: bool = False
 
     def __post_init__(self):
         defaults = {"kv_heads": self.heads, "kv_seq": self.seq, "value_dim": self.head_dim}
@@ -63,6 +66,9 @@ class Attention:
             raise unknown_name("dtype", self.dtype, DTYPE_BYTES)
         if self.direction not in DIRECTIONS:
             raise unknown_name("direction", self.direction, DIRECTIONS)
+        if self.shared_kv and self.value_dim > self.head_dim:
+            raise InputError(f"value_dim {self.value_dim} must be at most head_dim {self.head_dim}: "
+                             "the values are the first columns of the keys")
         # The largest count any schedule makes is below this product (16 covers every rereading).
         most = 16 * self.batch * self.heads * self.seq * self.kv_seq
         most *= (self.head_dim + self.value_dim) * max(self.dtype_bytes, 4)
@@ -138,7 +144,8 @@ class Attention:
     @property
     def _qkv_bytes(self) -> int:
         q = self.head_count * self.seq * self.head_dim
-        kv = self.batch * self.kv_heads * self.kv_seq * (self.head_dim + self.value_dim)
+        width = self.head_dim + (0 if self.shared_kv else self.value_dim)
+        kv = self.batch * self.kv_heads * self.kv_seq * width
         return (q + kv) * self.dtype_bytes
 
     @property

@@ -48,7 +48,7 @@ class Tensor:
     ``statistic`` tensors (m, l, LSE) hold the accumulator type, the others the problem's dtype.
     The rows of a ``packed`` tensor are those of all query heads of a KV head, one head after the
     other, as they are in memory. Rows of a tensor with ``page_rows`` lie in pages of so many, the
-    pages anywhere.
+    pages anywhere; whole rows of it are loaded.
     """
 
     index: int
@@ -172,6 +172,7 @@ class Program:
             row["rows"], row["cols"] = tensor.rows, tensor.cols
             row["element_bytes"], row["group"] = tensor.element_bytes, tensor.group
             row["base_bytes"] = base
+            row["rows_kept"] = tensor.rows_kept
             if tensor.page_rows:
                 row["page_rows"] = tensor.page_rows
                 heads = self.problem.head_count // tensor.group
@@ -248,9 +249,11 @@ class ProgramBuilder:
             self.tensor("V", p.kv_seq, p.value_dim, Role.INPUT, kv=True),
         )
 
-    def tile(self, name, rows, cols, space, *, stages=1, accumulator=False) -> Tile:
+    def tile(self, name, rows, cols, space, *, stages=1, accumulator=False,
+             element_bytes=None) -> Tile:
         """Declare a tile of the open phase."""
         size = self.problem.stat_bytes if accumulator else self.problem.dtype_bytes
+        size = element_bytes or size
         self.tiles.append(
             Tile(len(self.tiles), name, rows, cols, size, space, stages, accumulator)
         )

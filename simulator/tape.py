@@ -41,7 +41,7 @@ INSTRUCTION = np.dtype(
 )
 TENSOR = np.dtype(
     [(name, np.int64)
-     for name in ("rows", "cols", "element_bytes", "group", "base_bytes",
+     for name in ("rows", "cols", "element_bytes", "group", "base_bytes", "rows_kept",
                   "page_rows", "pages", "page_stride")]  # the last three 0: not in pages
 )
 TILE = np.dtype([(name, np.int64) for name in ("rows", "cols", "element_bytes")])

@@ -10,6 +10,7 @@ class Tiles:
     """Br × Bc tiles with ``stages`` buffers for streamed tiles.
 
     ``bk`` is the depth of the inner step of plain tiled matrix products (schedule ``standard``).
+    Decode schedules cut the keys into at most ``splits`` and keep them in pages of ``page`` rows.
     Raises InputError unless all are whole numbers from 1.
     """
 
@@ -17,12 +18,15 @@ class Tiles:
     bc: int
     stages: int = 1
     bk: int = 32
+    splits: int = 1
+    page: int = 16
 
     def __post_init__(self):
-        for name in ("br", "bc", "stages", "bk"):
+        for name in ("br", "bc", "stages", "bk", "splits", "page"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 30:
                 raise InputError(f"{name} {value!r} must be a whole number from 1 to 2^30")
 
     def __str__(self):
-        return f"Br {self.br}, Bc {self.bc}" + (f", {self.stages} stages" * (self.stages > 1))
+        text = f"Br {self.br}, Bc {self.bc}" + f", {self.stages} stages" * (self.stages > 1)
+        return text + f", {self.splits} splits" * (self.splits > 1)

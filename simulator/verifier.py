@@ -25,6 +25,7 @@ class ProgramError(InputError):
     """A tile program that is not well formed; names schedule, phase and instruction."""
 
 
+_GIVEN = (Role.INPUT, Role.TABLE)  # there before the first phase
 _MESSAGES = {
     Fault.BEYOND: "the region begins beyond its tensor",
     Fault.UNSET: "uses a tile before anything is loaded or filled into it",
@@ -92,7 +93,7 @@ def _check_structure(program: Program, phase: Phase):
         if row["kind"] == Kind.END:
             if not open_loops or not _closes(program.tape, address, open_loops.pop()):
                 raise _error(program, "does not close the innermost loop", phase, address)
-            scope.pop()
+            del scope[scope.index(row["var"]):]  # with what was made inside
             continue
         check = _CHECKS.get(int(row["kind"]))
         problem = check(program, phase, row, scope) if check else "no such kind of instruction"
@@ -100,6 +101,7 @@ def _check_structure(program: Program, phase: Phase):
             raise _error(program, problem, phase, address)
         if row["kind"] == Kind.LOOP:
             open_loops.append(address)
+        if row["kind"] in (Kind.LOOP, Kind.LET):
             scope.append(int(row["var"]))
     if open_loops:
         raise _error(program, "a loop is not closed", phase, open_loops[-1])
@@ -117,9 +119,21 @@ def _loop_problem(program, phase, row, scope):
         return "the loop has no end in this phase"
     if row["step"] < 1:
         return f"step {row['step']} is not positive"
+    return _variable_problem(program, row, scope) or _scope_problem(
+        row, ("start_var", "stop_var"), scope
+    )
+
+
+def _let_problem(program, phase, row, scope):
+    if row["divide"] < 1:
+        return f"divides by {row['divide']}"
+    return _variable_problem(program, row, scope) or _scope_problem(row, ("start_var",), scope)
+
+
+def _variable_problem(program, row, scope):
     if row["var"] in scope or not 2 <= row["var"] < len(program.vars):
-        return "the loop's variable is in use already"
-    return _scope_problem(row, ("start_var", "stop_var"), scope)
+        return "its variable is in use already"
+    return None
 
 
 def _scope_problem(row, fields, scope):
@@ -132,8 +146,8 @@ def _region_problem(program, phase, row, scope):
     if not 0 <= row["tensor"] < len(program.tensors):
         return "no such tensor"
     tensor = program.tensors[row["tensor"]]
-    if row["kind"] in (Kind.STORE, Kind.REDUCE) and tensor.role == Role.INPUT:
-        return f"stores the input {tensor.name}"
+    if row["kind"] in (Kind.STORE, Kind.REDUCE) and tensor.role in _GIVEN:
+        return f"stores the {tensor.role.value} {tensor.name}"
     if row["kind"] == Kind.STORE and tensor.group > phase.group:
         return f"{tensor.group} query heads would store the same slice of {tensor.name}"
     if tensor.group < phase.group:
@@ -193,8 +207,9 @@ def _tile_operands(op) -> int:
 
 
 _CHECKS = {
-    Kind.LOOP: _loop_problem, Kind.LOAD: _region_problem, Kind.STORE: _region_problem,
-    Kind.REDUCE: _region_problem, Kind.FILL: _fill_problem, Kind.COMPUTE: _compute_problem,
+    Kind.LOOP: _loop_problem, Kind.LET: _let_problem, Kind.LOAD: _region_problem,
+    Kind.STORE: _region_problem, Kind.REDUCE: _region_problem,
+    Kind.FILL: _fill_problem, Kind.COMPUTE: _compute_problem,
 }
 
 
@@ -210,7 +225,7 @@ class _Walk:
         lengths = [tensor.rows + 1 for tensor in program.tensors]
         self.tensors["base"] = np.cumsum([0, *lengths[:-1]])
         self.tensors["updated"] = [tensor.updated for tensor in program.tensors]
-        self.tensors["readable"] = [tensor.role == Role.INPUT for tensor in program.tensors]
+        self.tensors["readable"] = [tensor.role in _GIVEN for tensor in program.tensors]
         self.rows = np.zeros(sum(lengths), ROW_STATE)
         # Column hashes, summed up: with the plain count they tell once from gaps and overlaps.
         widest = max(tensor.cols for tensor in program.tensors)
@@ -225,7 +240,7 @@ class _Walk:
                 if not state["updated"] and not self._gaps(tensor):
                     state["readable"] = 1
         for tensor in self.program.tensors:
-            gap = self._gaps(tensor) if tensor.role != Role.INPUT else None
+            gap = self._gaps(tensor) if tensor.role not in _GIVEN else None
             if gap:
                 raise _error(self.program, gap)
 

@@ -1,5 +1,8 @@
 """Hypothesis strategies for small attention problems and tiles, ragged on purpose."""
 
+from dataclasses import replace
+
+from hbmeter.simulator import schedules
 from hbmeter.simulator.problem import DTYPE_BYTES, Attention
 from hbmeter.simulator.tiles import Tiles
 from hypothesis import strategies as st
@@ -10,8 +13,17 @@ MASKS = st.one_of(
 )
 TILES = st.builds(
     Tiles, br=st.integers(1, 48), bc=st.integers(1, 48), stages=st.integers(1, 3),
-    bk=st.integers(1, 12),
+    bk=st.integers(1, 12), splits=st.integers(1, 8), page=st.integers(1, 20),
 )
+
+
+def posed_for(schedule, problem):
+    """The problem as a schedule can compute it: its pass, and values that are part of the keys
+    where the schedule loads them once."""
+    problem = replace(problem, direction=schedules.direction(schedule))
+    if schedule != "mla_decode":
+        return problem
+    return replace(problem, head_dim=problem.head_dim + problem.value_dim - 1, shared_kv=True)
 
 
 @st.composite

@@ -21,11 +21,15 @@ CASES = {
         "flash2_backward", replace(PROBLEM, mask="causal", kv_heads=4, direction="backward")),
     "flash2-causal": ("flash2", replace(PROBLEM, mask="causal")),
     "standard-long-rows": ("standard", replace(PROBLEM, kv_seq=1 << 15)),
+    **{f"{name}-splits": (name, replace(PROBLEM, seq=2, mask="window:1000"),
+                          Tiles(br=16, bc=64, stages=2, splits=3))
+       for name in ("split_kv", "paged", "mla_decode")},
 }
 
 
-def program(case, tiles=None):
-    return schedules.build(*CASES[case], tiles or Tiles(br=128, bc=64, stages=2))
+def program(case):
+    name, problem, *tiles = CASES[case]
+    return schedules.build(name, problem, *tiles or [Tiles(br=128, bc=64, stages=2)])
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -14,13 +14,13 @@ from hbmeter.simulator.tape import Kind
 from hbmeter.simulator.tiles import Tiles
 from hbmeter.simulator.verifier import ProgramError, verify
 from hypothesis import given, settings
-from strategies import TILES, problems
+from strategies import TILES, posed_for, problems
 
 PROBLEM = Attention(batch=1, heads=2, seq=100, kv_seq=90, head_dim=24, value_dim=20)
 
 
 def build(schedule, problem=PROBLEM, **tiles) -> Program:
-    problem = replace(problem, direction=schedules.direction(schedule))
+    problem = posed_for(schedule, problem)
     return schedules.build(schedule, problem, Tiles(**{"br": 32, "bc": 16, "bk": 8, **tiles}))
 
 
@@ -78,8 +78,7 @@ def refuses(program, *words):
 @settings(deadline=None, max_examples=60)
 @given(p=problems(), tiles=TILES)
 def test_every_schedule_is_well_formed(schedule, p, tiles):
-    p = replace(p, direction=schedules.direction(schedule))
-    verify(schedules.build(schedule, p, tiles))
+    verify(schedules.build(schedule, posed_for(schedule, p), tiles))
 
 
 @pytest.mark.parametrize("kv_seq", [24577, 30000])

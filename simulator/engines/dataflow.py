@@ -12,7 +12,7 @@ import numpy as np
 from ..jit import njit
 from ..ops import BY_CODE, OP_A_TRANSPOSED, OP_B_TRANSPOSED, OP_IS_MATMUL, OP_IS_REDUCTION
 from ..tape import Kind
-from .walk import END, LOOP, enter_loop, next_trip, region
+from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region
 
 
 class Fault(IntEnum):
@@ -79,7 +79,10 @@ def _walk_block(tape, first, end, owner, tensors, tiles, states, rows, hashes, v
         if row.kind == END:
             pc = next_trip(tape, pc, variables, stops)
             continue
-        if row.kind == _COMPUTE:
+        fault = _OK
+        if row.kind == LET:
+            assign(row, variables)
+        elif row.kind == _COMPUTE:
             fault = _compute(row, shape)
         else:
             fault = _move(row, owner, tensors, tiles, states, rows, hashes, variables, shape)

@@ -1,10 +1,10 @@
 """The papers' two-level model: bytes between the scratchpad (SRAM) and HBM, and FLOPs.
 
 Every load and store of a thread block crosses the SM boundary once; an atomic add crosses it one
-way, as bytes written (red.global returns nothing; the L2 does the sum). No instruction depends on the
-batch or head index except through addresses, so one head is walked and multiplied: exact for any
-batch and heads. Likewise the trips of an innermost loop move equal bytes but for the last, ragged
-one: the first is walked for all the others. Bytes are what FlashAttention (arXiv 2205.14135,
+way, as bytes written (red.global returns nothing; the L2 does the sum). No instruction depends on
+the batch or head index except through addresses, so one head is walked and multiplied: exact for
+any batch and heads. Likewise the trips of an innermost loop move equal bytes but for the last,
+ragged one: the first is walked for all the others. Bytes are what FlashAttention (arXiv 2205.14135,
 section 3.2) calls HBM accesses.
 """
 
@@ -24,7 +24,7 @@ from ..ops import (
 )
 from ..program import Program
 from ..tape import Kind
-from .walk import END, LOOP, enter_loop, next_trip, region
+from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region
 
 _LOAD, _FILL, _COMPUTE = (int(k) for k in (Kind.LOAD, Kind.FILL, Kind.COMPUTE))
 _N_UNITS = len(Unit)
@@ -98,7 +98,7 @@ def _uniform_loops(program: Program) -> np.ndarray:
         regions = body[np.isin(body["kind"], (Kind.LOAD, Kind.STORE, Kind.REDUCE, Kind.FILL))]
         tiles, tensors = program.tile_records, program.tensor_records
         sides = (("row_var", "rows"), ("col_var", "cols"))
-        uniform[address] = not np.isin(body["kind"], (Kind.LOOP, Kind.END)).any() and all(
+        uniform[address] = not np.isin(body["kind"], (LOOP, END, LET)).any() and all(
             (tiles[moved["tile"]][side] == loop["step"]).all()
             and (tensors[moved["tensor"]][side] >= loop["limit"]).all()
             for var, side in sides
@@ -136,7 +136,9 @@ def _count_block(tape, uniform, first, end, tensors, tiles, variables, stops, sh
                 trips = 1
             pc = next_trip(tape, pc, variables, stops)
             continue
-        if row.kind == _COMPUTE:
+        if row.kind == LET:
+            assign(row, variables)
+        elif row.kind == _COMPUTE:
             _count_compute(row, shape, flops, trips)
         else:
             _, _, rows, cols = region(row, variables, tensors, tiles)

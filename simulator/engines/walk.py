@@ -3,7 +3,7 @@
 from ..jit import njit
 from ..tape import Kind
 
-LOOP, END = int(Kind.LOOP), int(Kind.END)
+LOOP, END, LET = int(Kind.LOOP), int(Kind.END), int(Kind.LET)
 
 
 @njit
@@ -33,6 +33,13 @@ def next_trip(tape, pc, variables, stops):
     if variables[row.var] < stops[row.var]:
         return row.partner + 1
     return pc + 1
+
+
+@njit
+def assign(row, variables):
+    """At a LET: set its variable."""
+    offset = value(variables, row.start_var) + row.start_add
+    variables[row.var] = offset // row.divide * row.times
 
 
 @njit
