@@ -7,6 +7,8 @@ from pathlib import Path
 
 from ..simulator.errors import InputError
 
+_FORMULA = tuple("=+-@\t\r")  # what a formula may begin with
+
 
 def output_folder(path: str) -> Path:
     """The folder, created when it is not there. Raises InputError when it cannot be written."""
@@ -36,10 +38,18 @@ def write_atomic(path: Path, content: str | bytes):
 
 
 def csv_text(rows: list[dict]) -> str:
-    """A table as CSV: the columns of all rows in the order they appear; None is empty."""
+    """A table as CSV: the columns of all rows in the order they appear; None is empty.
+
+    Text that a spreadsheet would run as a formula gets an apostrophe in front (OWASP, CSV
+    injection).
+    """
     columns = list(dict.fromkeys(name for row in rows for name in row))
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(map(_harmless, columns))
+    writer.writerows([_harmless(row.get(name)) for name in columns] for row in rows)
     return buffer.getvalue()
+
+
+def _harmless(cell):
+    return f"'{cell}" if isinstance(cell, str) and cell[:1] in _FORMULA else cell

@@ -2,6 +2,9 @@
 
 import time
 
+BAR_CHARS = 24
+BAR_SECONDS = 0.2  # from one drawing of the bar to the next
+
 
 class Progress:
     """A line that says how far a stage is and how long it will take, on a terminal only."""
@@ -13,6 +16,7 @@ class Progress:
     def start(self, stage: str, total: int) -> None:
         """A stage of ``total`` points begins."""
         self.stage, self.total, self.began = stage, total, time.monotonic()
+        self.drawn = -BAR_SECONDS
 
     def step(self, number: int, point) -> None:
         """Point ``number`` (from 0) begins."""
@@ -21,6 +25,20 @@ class Progress:
         spent = time.monotonic() - self.began
         left = f", about {spent / number * (self.total - number):.0f} s left" if number else ""
         text = f"{self.stage}: {number + 1} of {self.total}{left}: {point}"
+        print(f"\r\033[K{text[:110]}", end="", file=self.stream, flush=True)
+
+    def done(self, number: int) -> None:
+        """``number`` points are done, many a second: a bar with their rate and the time left."""
+        spent = time.monotonic() - self.began
+        if not self.shown or not self.total or spent - self.drawn < BAR_SECONDS:
+            return
+        self.drawn = spent
+        filled = BAR_CHARS * number // self.total
+        bar = "#" * filled + "." * (BAR_CHARS - filled)
+        text = f"{self.stage} [{bar}] {number:,} of {self.total:,}"
+        if number:
+            rate = number / spent
+            text += f", {rate:.3g} a second, {_duration((self.total - number) / rate)} left"
         print(f"\r\033[K{text[:110]}", end="", file=self.stream, flush=True)
 
     def note(self, text: str) -> None:
@@ -32,3 +50,11 @@ class Progress:
         """Clear the line."""
         if self.shown:
             print("\r\033[K", end="", file=self.stream, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    """42 s, 3 min 20 s, 2 h 5 min."""
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

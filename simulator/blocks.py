@@ -151,8 +151,7 @@ def choose_tiles(schedule: str, problem: Attention, gpu, br: int | None = None,
     """
     if br is not None and bc is not None:
         tiles = Tiles(br, bc, 1 if stages is None else stages)
-        require_fit(schedule, problem, tiles, gpu)
-        return tiles
+        return fitting_candidate(schedule, problem, tiles, gpu).tiles
     sizes = range(STEP, LARGEST + 1, STEP)
     copies = 1 if stages is None else stages
     choices = [
@@ -166,13 +165,13 @@ def choose_tiles(schedule: str, problem: Attention, gpu, br: int | None = None,
     return min(fitting, key=_traffic_rank).tiles
 
 
-def require_fit(schedule: str, problem: Attention, tiles: Tiles, gpu):
-    """Raise InputError when the tiles' shared memory is more than ``gpu`` gives a block."""
+def fitting_candidate(schedule: str, problem: Attention, tiles: Tiles, gpu) -> Candidate:
+    """These tiles on ``gpu``. Raises InputError when their shared memory is more than a block's."""
     candidate = Candidate(schedules.build(schedule, problem, tiles), gpu)
-    if candidate.program.idealised:
-        return
-    if candidate.resources.smem_bytes > gpu.smem.bytes_per_block_max:
+    fits = candidate.resources.smem_bytes <= gpu.smem.bytes_per_block_max
+    if not fits and not candidate.program.idealised:
         raise InputError(f"{_describe(candidate)}; {_largest_that_fits(candidate)}")
+    return candidate
 
 
 def _describe(candidate: Candidate) -> str:

@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from . import blocks, schedules
+from . import blocks
 from .bounds import pass_bound
 from .engines import scratchpad
 from .errors import InputError, unknown_name
@@ -32,10 +32,8 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
                          f"{gpu.max_blocks_per_sm}, the most of {gpu.name}")
     if tiles is None:
         tiles = blocks.choose_tiles(schedule, problem, gpu)
-    else:
-        blocks.require_fit(schedule, problem, tiles, gpu)
-    program = schedules.build(schedule, problem, tiles)
-    candidate = blocks.Candidate(program, gpu)
+    candidate = blocks.fitting_candidate(schedule, problem, tiles, gpu)
+    program = candidate.program
     if blocks_per_sm is None:
         blocks_per_sm = max(candidate.occupancy.blocks_per_sm, 1)
     count = scratchpad.count(program)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 
 from .. import blocks, jit
@@ -10,10 +10,11 @@ from ..errors import InputError
 from ..point import describe, traffic
 from ..problem import Attention
 from ..tiles import Tiles
-from .spec import SHAPE_FIELDS
+from .spec import OTHER_TILE_FIELDS, SHAPE_FIELDS
 
 _SHAPE = tuple((f.name, SHAPE_FIELDS.get(f.name, f.name)) for f in fields(Attention))
-_LAUNCH = ("br", "bc", "stages", "order", "blocks_per_sm", "engine")
+_LAUNCH = ("br", "bc", "stages", *OTHER_TILE_FIELDS, "order", "blocks_per_sm", "engine")
+INPUTS = ("gpu", "schedule", *(name for _, name in _SHAPE), *_LAUNCH, "code", "profile")
 _LEFT_TO_US = ("br", "bc", "stages", "blocks_per_sm")  # chosen by the tool when absent
 _UNPREFIXED = ("problem", "tiles", "time")  # parts of a point whose names say enough
 _PARTS = ("l2", "dram")  # None, and then without a cell, where not computed
@@ -81,9 +82,12 @@ def row(values: dict, profile_name: str, gpu) -> dict:
 def _tiles(values: dict, problem: Attention, profile_name: str, gpu) -> Tiles:
     br, bc, stages = values["br"], values["bc"], values["stages"]
     if br is not None and bc is not None:
-        return Tiles(br, bc, 1 if stages is None else stages)
-    _profiles[profile_name] = gpu
-    return _chosen(profile_name, values["schedule"], problem, br, bc, stages)
+        tiles = Tiles(br, bc, 1 if stages is None else stages)
+    else:
+        _profiles[profile_name] = gpu
+        tiles = _chosen(profile_name, values["schedule"], problem, br, bc, stages)
+    given = {name: values[name] for name in OTHER_TILE_FIELDS if values[name] is not None}
+    return replace(tiles, **given) if given else tiles
 
 
 @lru_cache(maxsize=10_000)

@@ -12,6 +12,13 @@ def open_pool(jobs: int) -> Executor:
     return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_prepare)
 
 
+def usable_cpus() -> int:
+    """CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _prepare():
     """Ctrl-C is the parent's to handle; when the parent is gone, whatever killed it, so are we."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

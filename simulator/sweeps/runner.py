@@ -22,11 +22,13 @@ MOST_CRASHES = 3  # of the pool of processes without a row in between
 
 @dataclass(frozen=True)
 class Outcome:
-    """Points of the spec (each once); of these found in the store, and computed now."""
+    """Points of the spec (each once): of these found in the store, computed now, and, of all of
+    them, those that cannot be run (``why_not``)."""
 
     points: int
     found: int
     computed: int
+    refused: int
 
 
 def run(spec: Spec, folder: Path, *, jobs: int = 1, executor: Executor | None = None,
@@ -54,7 +56,8 @@ def run(spec: Spec, folder: Path, *, jobs: int = 1, executor: Executor | None = 
             store.add(rows)
             done += len(rows)
             on_progress(done, total)
-    return Outcome(len(wanted), len(wanted) - total, total)
+        store.commit()
+        return Outcome(len(wanted), len(wanted) - total, total, store.refused())
 
 
 def _sweep_name(spec: Spec, profiles: dict) -> str:

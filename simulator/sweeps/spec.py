@@ -22,18 +22,20 @@ from ..engines.l2 import ORDERS
 from ..errors import InputError, unknown_name
 from ..point import ENGINES
 from ..problem import Attention
+from ..tiles import Tiles
 
 MAX_BYTES = 1 << 20
 MAX_POINTS = 1_000_000
 MAX_VALUES = 10_000  # in one list
 CHOOSE = "choose"
 SHAPE_FIELDS = {"direction": "pass"}  # where the command line has another name than Attention
+OTHER_TILE_FIELDS = tuple(f.name for f in fields(Tiles) if f.name not in ("br", "bc", "stages"))
 
 
 def _shape_type(name: str, hint):
-    """The spec's type of a field of Attention: whole numbers, or text that Attention takes."""
+    """The spec's type of a field of Attention: numbers, true or false, or text that it takes."""
     if hint is not str:
-        return Whole if hint is int else Whole | None
+        return {int: Whole, bool: bool}.get(hint, Whole | None)
 
     def check(value: str) -> str:
         Attention(**{name: value})
@@ -79,7 +81,7 @@ AXES = {
     "schedule": (_one_of("schedule", schedules.names), "flash2"),
     **{SHAPE_FIELDS.get(f.name, f.name): (_shape_type(f.name, _hints[f.name]), f.default)
        for f in fields(Attention)},
-    "br": (_TILE, None), "bc": (_TILE, None), "stages": (_TILE, None),
+    **{name: (_TILE, None) for name in ("br", "bc", "stages", *OTHER_TILE_FIELDS)},
     "order": (_one_of("order", lambda: ORDERS), "row"),
     "blocks_per_sm": (Whole | None, None),
     "engine": (_one_of("engine", lambda: ENGINES), "l2"),

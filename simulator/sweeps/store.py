@@ -105,6 +105,11 @@ class Store:
         with _told(self.path):
             return {key for key, in self._file.execute("SELECT key FROM results")}
 
+    def refused(self) -> int:
+        """Points of the present sweep that cannot be run."""
+        with _told(self.path):
+            return self._file.execute("SELECT count(why_not) FROM points").fetchone()[0]
+
     def begin(self, sweep: str, spec, code: str, profiles: dict, keys: Iterable[str]):
         """Make a sweep the one that ``points`` shows, and record what it is.
 

@@ -1,0 +1,105 @@
+"""What a sweep has kept: rows, pivots and pandas DataFrames."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, median
+
+from ..errors import InputError, unknown_name
+from . import where as filters
+from .points import INPUTS
+from .store import read_only
+
+AGGREGATES = {"min": min, "max": max, "mean": mean, "median": median, "sum": sum}
+
+
+def rows(folder: str | Path, where: str | None = None, everything: bool = False) -> list[dict]:
+    """The rows of the sweep that ran last in ``folder``, in the order of its spec.
+
+    ``where`` filters them (see where.py); ``everything``: those of earlier specs and code too.
+    What was not computed is None. Raises InputError for a folder or a filter that is not right.
+    """
+    connection = read_only(Path(folder))
+    try:
+        source = "results" if everything else "points"
+        columns = [column[1] for column in connection.execute(f"PRAGMA table_info({source})")]
+        condition, values = filters.sql(where, columns) if where else ("1", [])
+        query = f"SELECT * FROM {source} WHERE {condition}" + " ORDER BY key" * everything
+        return [dict(zip(columns, row, strict=True))
+                for row in connection.execute(query, values)]
+    finally:
+        connection.close()
+
+
+def frame(folder: str | Path, where: str | None = None, everything: bool = False):
+    """``rows`` as a pandas DataFrame with nullable types: bytes stay exact, what was not computed
+    is <NA>. Raises ImportError when pandas is not installed."""
+    return to_frame(rows(folder, where, everything))
+
+
+def to_frame(found: list[dict]):
+    """Rows as a pandas DataFrame with nullable types."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("tables need pandas: pip install 'hbmeter[tables]'") from error
+    return pandas.DataFrame(found).convert_dtypes()
+
+
+def pivot(found: list[dict], down: Sequence[str], across: Sequence[str], value: str,
+          aggregate: str | None = None) -> list[dict]:
+    """A row for each combination of the columns ``down``, with a cell of ``value`` for each of
+    those ``across``; rows and cells in the order in which they are found, None where none is.
+
+    Raises InputError for an unknown column, and when two rows fall into one cell and no
+    ``aggregate`` (AGGREGATES) says what to do with them.
+
+    >>> table = [{"seq": 1, "mask": "full", "b": 5}, {"seq": 1, "mask": "causal", "b": 3}]
+    >>> pivot(table, ["seq"], ["mask"], "b")
+    [{'seq': 1, 'full': 5, 'causal': 3}]
+    """
+    require_columns(found, [*down, *across, value])
+    if aggregate is not None and aggregate not in AGGREGATES:
+        raise unknown_name("aggregate", aggregate, AGGREGATES)
+    cells: dict[tuple, dict[str, list[dict]]] = {}
+    for row in found:
+        line = cells.setdefault(tuple(row[name] for name in down), {})
+        line.setdefault(_heading(row, across, value), []).append(row)
+    headings = dict.fromkeys(heading for line in cells.values() for heading in line)
+    return [
+        dict(zip(down, place, strict=True))
+        | {heading: _cell(line.get(heading, []), [*down, *across], value, aggregate)
+           for heading in headings}
+        for place, line in cells.items()
+    ]
+
+
+def _heading(row: dict, across: Sequence[str], value: str) -> str:
+    return ", ".join(str(row[name]) for name in across) or value
+
+
+def _cell(found: list[dict], fixed: list[str], value: str, aggregate: str | None):
+    if aggregate is None and len(found) > 1:
+        raise InputError(_ambiguous(found, fixed))
+    values = [row[value] for row in found if row[value] is not None]
+    if not values:
+        return None
+    try:
+        return AGGREGATES[aggregate](values) if aggregate else values[0]
+    except TypeError:
+        raise InputError(f"{value} holds text: it has no {aggregate}") from None
+
+
+def _ambiguous(found: list[dict], fixed: list[str]) -> str:
+    place = ", ".join(f"{name} {found[0][name]}" for name in fixed)
+    differ = [name for name in INPUTS
+              if name in found[0] and len({row[name] for row in found}) > 1]
+    return (f"{len(found)} rows for {place}: they differ in {', '.join(differ) or 'nothing'}; "
+            "filter them, give them rows or columns, or aggregate them")
+
+
+def require_columns(found: list[dict], names: Sequence[str]):
+    """Raise InputError for the first name that is no column, with the nearest one."""
+    columns = found[0] if found else ()
+    for name in names:
+        if found and name not in columns:
+            raise unknown_name("column", name, columns)
