@@ -82,7 +82,7 @@ def test_rows_that_see_nothing_are_zero(schedule, dtype):
     p = Attention(batch=1, heads=2, seq=50, kv_seq=13, head_dim=8, dtype=dtype, mask="window:5")
     _, _, outputs = computed(schedule, p, Tiles(br=16, bc=8))
     out = outputs["O"].astype(np.float64)
-    assert (out[:, :, :37] == 0).all() and (out[:, :, 37:] != 0).all()
+    assert (out[:, :, :37] == 0).all() and (out[:, :, 37:] != 0).any(axis=-1).all()
 
 
 @pytest.mark.parametrize("mask", ["full", "causal", "window:7"])

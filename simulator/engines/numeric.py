@@ -140,7 +140,8 @@ class Machine:
                 f"{_MAX_ELEMENTS} elements; use a smaller seq, batch or heads"
             )
         if tensor.role == Role.INPUT:
-            return self.inputs[tensor.name].reshape(shape)
+            given = self.inputs[tensor.name]
+            return given.reshape(shape) if tensor.packed else given
         dtype = self.accumulator if tensor.statistic else storage_dtype(problem.dtype)
         return np.full(shape, np.nan, dtype)
 
