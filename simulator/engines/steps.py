@@ -23,10 +23,11 @@ KINDS = {Kind.LOAD: "load", Kind.STORE: "store", Kind.REDUCE: "store", Kind.FILL
 class Step:
     """One instruction of one thread block, after it ran.
 
-    ``address`` is its place on the tape; ``region`` is (tensor number, first row, rows, first column, columns) for what moves, else
+    ``address`` is its place on the tape, ``block`` the thread block's place in its grid;
+    ``region`` is (tensor number, first row, rows, first column, columns) for what moves, else
     None; ``tile`` the number of the tile written (or stored), ``operands`` those read; ``bytes``
     what crossed the SM boundary; ``statistics`` the first row's value of each one-column tile
-    that holds something, by tile name; ``block`` the thread block's place in its grid.
+    that holds something, by tile name.
     """
 
     kind: str
