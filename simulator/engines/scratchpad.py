@@ -3,9 +3,9 @@
 Every load and store of a thread block crosses the SM boundary once; an atomic add crosses it one
 way, as bytes written (red.global returns nothing; the L2 does the sum). No instruction depends on
 the batch or head index except through addresses, so one head is walked and multiplied: exact for
-any batch and heads. Likewise the trips of an innermost loop move equal bytes but for the last,
-ragged one: the first is walked for all the others. Bytes are what FlashAttention (arXiv 2205.14135,
-section 3.2) calls HBM accesses.
+any batch and heads. Likewise the trips of an innermost loop, and the thread blocks along an axis
+that no loop's bounds depend on, move equal bytes but for the last, ragged one: the first is walked
+for all the others. Bytes are what FlashAttention (arXiv 2205.14135, section 3.2) calls HBM accesses.
 """
 
 from dataclasses import dataclass
@@ -75,9 +75,8 @@ def count(program: Program) -> ScratchpadCount:
     flops = np.zeros((len(program.phases), _N_UNITS), np.int64)
     for number, phase in enumerate(program.phase_records):
         _count_phase(
-            program.tape, uniform, phase["first"], phase["end"], phase["extent0"],
-            phase["step0"], phase["extent1"], phase["step1"], program.tensor_records,
-            program.tile_records,
+            program.tape, uniform, phase["first"], phase["end"], *_blocks(program, phase, 0),
+            *_blocks(program, phase, 1), program.tensor_records, program.tile_records,
             np.zeros(len(program.vars), np.int64), np.zeros(len(program.vars), np.int64),
             bytes_moved[number], flops[number],
         )
@@ -85,43 +84,63 @@ def count(program: Program) -> ScratchpadCount:
     return ScratchpadCount(program, bytes_moved * heads[:, None, None], flops * heads[:, None])
 
 
+def _blocks(program: Program, phase, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets of the thread blocks to walk along an axis, and how many blocks each stands for.
+
+    Where nothing but places in tensors depends on the axis, all blocks move the same bytes except
+    the last, ragged one: the first stands for all the others.
+    """
+    offsets = np.arange(0, phase[f"extent{axis}"], phase[f"step{axis}"])
+    body = program.tape[phase["first"]:phase["end"]]
+    steers = ((body["start_var"] == axis) | (body["stop_var"] == axis)).any()
+    if len(offsets) < 3 or steers or not _fills_its_steps(
+            program, body, axis, phase[f"step{axis}"], phase[f"extent{axis}"]):
+        return offsets, np.ones_like(offsets)
+    return offsets[[0, -1]], np.array([len(offsets) - 1, 1])
+
+
+def _fills_its_steps(program: Program, body, var, step, limit) -> bool:
+    """Is every region of ``body`` that ``var`` places as long as ``step`` on that side, in a
+    tensor that reaches to ``limit``? Then only the last step can reach past a tensor's end."""
+    tiles, tensors = program.tile_records, program.tensor_records
+    regions = body[np.isin(body["kind"], (Kind.LOAD, Kind.STORE, Kind.REDUCE, Kind.FILL))]
+    return all(
+        (tiles[moved["tile"]][side] == step).all()
+        and (tensors[moved["tensor"]][side] >= limit).all()
+        for name, side in (("row_var", "rows"), ("col_var", "cols"))
+        for moved in [regions[regions[name] == var]]
+    )
+
+
 def _uniform_loops(program: Program) -> np.ndarray:
     """For each address: is it a LOOP whose trips all move the same bytes, except the last?
 
-    True for innermost loops when every region that the loop's variable places is as long as the
-    loop's step on that side, so that only the last trip can reach past the tensor's end.
+    True for innermost loops whose variable places regions of its step only.
     """
     tape, uniform = program.tape, np.zeros(len(program.tape), np.bool_)
     for address in np.flatnonzero(tape["kind"] == Kind.LOOP):
         loop = tape[address]
         body = tape[address + 1:loop["partner"]]
-        regions = body[np.isin(body["kind"], (Kind.LOAD, Kind.STORE, Kind.REDUCE, Kind.FILL))]
-        tiles, tensors = program.tile_records, program.tensor_records
-        sides = (("row_var", "rows"), ("col_var", "cols"))
-        uniform[address] = not np.isin(body["kind"], (LOOP, END, LET)).any() and all(
-            (tiles[moved["tile"]][side] == loop["step"]).all()
-            and (tensors[moved["tensor"]][side] >= loop["limit"]).all()
-            for var, side in sides
-            for moved in [regions[regions[var] == loop["var"]]]
-        )
+        uniform[address] = not np.isin(body["kind"], (LOOP, END, LET)).any() and (
+            _fills_its_steps(program, body, loop["var"], loop["step"], loop["limit"]))
     return uniform
 
 
 @njit
-def _count_phase(tape, uniform, first, end, extent0, step0, extent1, step1, tensors, tiles,
+def _count_phase(tape, uniform, first, end, offsets0, times0, offsets1, times1, tensors, tiles,
                  variables, stops, bytes_moved, flops):
     shape = np.zeros((len(tiles), 2), np.int64)  # rows and columns that each tile holds now
-    for r0 in range(0, extent0, step0):
-        for c0 in range(0, extent1, step1):
+    for i, r0 in enumerate(offsets0):
+        for j, c0 in enumerate(offsets1):
             variables[0], variables[1] = r0, c0
             _count_block(tape, uniform, first, end, tensors, tiles, variables, stops, shape,
-                         bytes_moved, flops)
+                         bytes_moved, flops, times0[i] * times1[j])
 
 
 @njit
 def _count_block(tape, uniform, first, end, tensors, tiles, variables, stops, shape,
-                 bytes_moved, flops):
-    pc, trips = first, 1  # trips that the instruction at pc stands for
+                 bytes_moved, flops, blocks):
+    pc, trips = first, 1  # trips that the instruction at pc stands for, in each of the blocks
     while pc < end:
         row = tape[pc]
         if row.kind == LOOP:
@@ -139,13 +158,13 @@ def _count_block(tape, uniform, first, end, tensors, tiles, variables, stops, sh
         if row.kind == LET:
             assign(row, variables)
         elif row.kind == _COMPUTE:
-            _count_compute(row, shape, flops, trips)
+            _count_compute(row, shape, flops, trips * blocks)
         else:
             _, _, rows, cols = region(row, variables, tensors, tiles)
             if row.kind != _FILL:
                 direction = 0 if row.kind == _LOAD else 1
                 moved = rows * cols * tensors[row.tensor].element_bytes
-                bytes_moved[row.tensor, direction] += moved * trips
+                bytes_moved[row.tensor, direction] += moved * trips * blocks
             if row.kind == _LOAD or row.kind == _FILL:
                 shape[row.tile, 0], shape[row.tile, 1] = rows, cols
         pc += 1
