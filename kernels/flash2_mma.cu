@@ -35,29 +35,6 @@ typedef float Scores[STRIPS][BC / 8][4];         // accumulators of m16n8k16: a 
 typedef float Output[STRIPS][VALUE_DIM / 8][4];  // lane/4 and + 8, columns lane%4·2 and + 1
 typedef float Rows[STRIPS][2];                   // one number for each row that a lane holds
 
-// ---- Tiles from global memory ------------------------------------------------------------------
-
-// Starts copying `rows` valid rows of a tile; the others become 0, which changes no product.
-template <int TENSOR, int ROWS, int WIDTH>
-__device__ __forceinline__ void copy_rows(Memory& memory, unsigned tile, const Element* from,
-                                          int rows) {
-    constexpr int VECTORS = WIDTH / VEC, STEP = BLOCK_THREADS / VECTORS;
-    unsigned thread = threadIdx.x;
-    forget(thread);
-    unsigned row = thread / VECTORS, vector = thread % VECTORS;
-    if (row >= STEP) return;
-    from += thread * VEC;
-#pragma unroll
-    for (int r = 0; r < ROWS; r += STEP)
-        if (ROWS % STEP == 0 || row + r < ROWS)
-            memory.copy_async<TENSOR>(tile + Swizzled<WIDTH>::offset(row + r, vector),
-                                      from + r * WIDTH, int(row) + r < rows);
-}
-
-__device__ __forceinline__ void wait_for_copies() {
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    __syncthreads();
-}
 
 // ---- One column block -------------------------------------------------------------------------
 
@@ -257,13 +234,15 @@ hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element
 
     long long first_key = (long long)(work.head / group) * n_kv;
     auto copy_keys = [&](int c, unsigned to) {
-        copy_rows<TENSOR_K, BC, HEAD_DIM>(memory, to, K + (first_key + c) * HEAD_DIM, n_kv - c);
+        copy_rows<TENSOR_K, BC, HEAD_DIM, BLOCK_THREADS>(
+            memory, to, K + (first_key + c) * HEAD_DIM, n_kv - c);
     };
     auto copy_values = [&](int c, unsigned to) {
-        copy_rows<TENSOR_V, BC, VALUE_DIM>(memory, to, V + (first_key + c) * VALUE_DIM, n_kv - c);
+        copy_rows<TENSOR_V, BC, VALUE_DIM, BLOCK_THREADS>(
+            memory, to, V + (first_key + c) * VALUE_DIM, n_kv - c);
     };
     int c0 = align_down(mask.lo(work.r0), BC), end = mask.hi(work.r0 + BR - 1);
-    copy_rows<TENSOR_Q, BR, HEAD_DIM>(
+    copy_rows<TENSOR_Q, BR, HEAD_DIM, BLOCK_THREADS>(
         memory, q, Q + ((long long)work.head * n_q + work.r0) * HEAD_DIM, n_q - work.r0);
     if (c0 < end) copy_keys(c0, k);
     if (STAGES == 2 && c0 < end) copy_values(c0, v);
@@ -278,7 +257,7 @@ hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element
     unsigned k_block = columns_first<HEAD_DIM>(k), v_block = rows_first<VALUE_DIM>(v), buffer = 0;
 #pragma unroll 1
     for (; c0 < end; c0 += BC) {
-        wait_for_copies();
+        wait_for_all_copies();
         if (STAGES == 1) copy_values(c0, v);
         else if (c0 + BC < end) {
             copy_keys(c0 + BC, k + STAGE_BYTES - buffer);
@@ -291,7 +270,7 @@ hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element
         Scores s;
         if (seen) compute_scores(s, q_block, k_block + buffer);
         if (STAGES == 1) {
-            wait_for_copies();
+            wait_for_all_copies();
             if (c0 + BC < end) copy_keys(c0 + BC, k);
             FINISH(memory);
         }
@@ -304,7 +283,7 @@ hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element
         if (STAGES == 2) buffer = STAGE_BYTES - buffer;
     }
 
-    wait_for_copies();  // Q, K and V are read: O may take their place
+    wait_for_all_copies();  // Q, K and V are read: O may take their place
     int index = blockIdx.x;
     forget(index);
     work = Work(index, heads, n_q, head_fastest);

@@ -80,6 +80,31 @@ template <int WIDTH> __device__ __forceinline__ unsigned columns_first(unsigned 
     return tile + Swizzled<WIDTH>::offset(lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
 }
 
+// ---- Tiles from global memory ------------------------------------------------------------------
+
+// Starts copying `rows` valid rows of a tile; the others become 0, which changes no product.
+template <int TENSOR, int ROWS, int WIDTH, int BLOCK_THREADS>
+__device__ __forceinline__ void copy_rows(Memory& memory, unsigned tile, const Element* from,
+                                          int rows) {
+    constexpr int VECTORS = WIDTH / VEC, STEP = BLOCK_THREADS / VECTORS;
+    unsigned thread = threadIdx.x;
+    forget(thread);
+    unsigned row = thread / VECTORS, vector = thread % VECTORS;
+    if (row >= STEP) return;
+    from += thread * VEC;
+#pragma unroll
+    for (int r = 0; r < ROWS; r += STEP)
+        if (ROWS % STEP == 0 || row + r < ROWS)
+            memory.copy_async<TENSOR>(tile + Swizzled<WIDTH>::offset(row + r, vector),
+                                      from + r * WIDTH, int(row) + r < rows);
+}
+
+// Until all copies of this thread block are there.
+__device__ __forceinline__ void wait_for_all_copies() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+}
+
 // ---- Rows of an accumulator: four lanes share one ----------------------------------------------
 
 __device__ __forceinline__ float quad_max(float x) {
