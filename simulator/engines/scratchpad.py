@@ -5,7 +5,8 @@ way, as bytes written (red.global returns nothing; the L2 does the sum). No inst
 the batch or head index except through addresses, so one head is walked and multiplied: exact for
 any batch and heads. Likewise the trips of an innermost loop, and the thread blocks along an axis
 that no loop's bounds depend on, move equal bytes but for the last, ragged one: the first is walked
-for all the others. Bytes are what FlashAttention (arXiv 2205.14135, section 3.2) calls HBM accesses.
+for all the others. Bytes are what FlashAttention (arXiv 2205.14135, section 3.2) calls HBM
+accesses.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from ..ops import (
     Unit,
 )
 from ..program import Program
-from ..tape import Kind
+from ..tape import NO_VAR, Kind
 from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region
 
 _LOAD, _FILL, _COMPUTE = (int(k) for k in (Kind.LOAD, Kind.FILL, Kind.COMPUTE))
@@ -103,7 +104,7 @@ def _fills_its_steps(program: Program, body, var, step, limit) -> bool:
     """Is every region of ``body`` that ``var`` places as long as ``step`` on that side, in a
     tensor that reaches to ``limit``? Then only the last step can reach past a tensor's end."""
     tiles, tensors = program.tile_records, program.tensor_records
-    regions = body[np.isin(body["kind"], (Kind.LOAD, Kind.STORE, Kind.REDUCE, Kind.FILL))]
+    regions = body[body["tensor"] >= 0]
     return all(
         (tiles[moved["tile"]][side] == step).all()
         and (tensors[moved["tensor"]][side] >= limit).all()
@@ -121,8 +122,9 @@ def _uniform_loops(program: Program) -> np.ndarray:
     for address in np.flatnonzero(tape["kind"] == Kind.LOOP):
         loop = tape[address]
         body = tape[address + 1:loop["partner"]]
-        uniform[address] = not np.isin(body["kind"], (LOOP, END, LET)).any() and (
-            _fills_its_steps(program, body, loop["var"], loop["step"], loop["limit"]))
+        sets_none = (body["var"] == NO_VAR).all()  # no loop inside
+        uniform[address] = sets_none and _fills_its_steps(
+            program, body, loop["var"], loop["step"], loop["limit"])
     return uniform
 
 

@@ -29,13 +29,20 @@ def profile_hash(profile) -> str:
 def key(values: dict, profile: str, code: str = jit.CODE_VERSION) -> str:
     """The point's name: 32 hexadecimal digits of its values (defaults filled in), the hash of its
     GPU's profile, and the version of the code that computes it."""
-    try:
-        problem = _problem(values)
-        shape = [getattr(problem, name) for name, _ in _SHAPE]
-    except InputError:
-        shape = [values[name] for _, name in _SHAPE]
+    shape = _shape(tuple(values[name] for _, name in _SHAPE))
     point = [code, profile, values["schedule"], *shape, *(values[name] for name in _LAUNCH)]
     return hashlib.blake2b(json.dumps(point).encode(), digest_size=16).hexdigest()
+
+
+@lru_cache(maxsize=10_000)
+def _shape(given: tuple) -> tuple:
+    """The shape with its defaults filled in, or as it is where no attention has it."""
+    fields_given = {field: value for (field, _), value in zip(_SHAPE, given, strict=True)}
+    try:
+        problem = Attention(**fields_given)
+    except InputError:
+        return given
+    return tuple(getattr(problem, field) for field, _ in _SHAPE)
 
 
 def _problem(values: dict) -> Attention:
