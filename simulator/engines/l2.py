@@ -13,6 +13,7 @@ Rates and latencies are the profile's; none is fitted to attention kernels.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,21 +22,15 @@ from ..errors import InputError
 from ..ops import BY_CODE, Unit
 from ..program import Program
 from ..tape import Kind
-from .l2_blocks import (
-    FETCHED,
-    FILLED,
-    MACHINE,
-    READ,
-    WRITTEN,
-    WRITTEN_BACK,
-    dirty_sectors,
-    run_phase,
-)
+from .l2_blocks import MACHINE, dirty_sectors, run_phase
 from .l2_cache import SECTORS_PER_UNIT_MAX, UNIT_BYTES, WAYS, empty_cache
+from .l2_counts import COLUMNS, FETCHED, FILLED, READ, WRITTEN, WRITTEN_BACK
+from .l2_repeat import plan_phase, stored_once
 
 ORDERS = ("row", "head")
 # Cycles where a profile has no latencies: the H800's (Luo et al., arXiv 2402.13499).
 L2_LATENCY_CYCLES, HBM_LATENCY_CYCLES = 263.0, 479.0
+WAIT_SECONDS = 0.1  # between looks at a run
 GROUP_SMS = 16  # SMs of a GPC
 SM_BYTES_PER_CLOCK = 64.0  # from L2, where a profile has no L2 bandwidth: the width of the port
 
@@ -43,13 +38,16 @@ SM_BYTES_PER_CLOCK = 64.0  # from L2, where a profile has no L2 bandwidth: the w
 @dataclass(frozen=True)
 class L2Count:
     """Sectors by tensor, [tensor, (read, fetched from DRAM, written or added to, written back,
-    fetched for atomic adds)]; a sector that several SMs ask for counts once for each."""
+    fetched for atomic adds)]; a sector that several SMs ask for counts once for each. Of the
+    ``blocks`` in the program's grids the others repeat the simulated ones."""
 
     program: Program
     sectors: np.ndarray
     dirty: np.ndarray
     sector_bytes: int
     model: str
+    blocks: int
+    blocks_simulated: int
 
     def _bytes(self, column: int) -> int:
         return int(self.sectors[:, column].sum()) * self.sector_bytes
@@ -105,7 +103,8 @@ def model_text(gpu) -> str:
 
 def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order: str = "row",
              matmul_flops_per_s: float | None = None, cold_phases: bool = False,
-             unit_bytes: int = UNIT_BYTES) -> L2Count:
+             unit_bytes: int = UNIT_BYTES, skip_repeats: bool = True,
+             on_progress=lambda share: None) -> L2Count:
     """Run a program's thread blocks on ``gpu`` (a Profile), its L2 empty at the start.
 
     ``blocks_per_sm`` is one number or one for each phase; ``order`` the grid index that runs
@@ -113,6 +112,9 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
     units that a kernel uses, when that is not the dtype's peak. ``cold_phases`` empties the cache
     before each phase, as a profiler does that flushes it before each kernel: what is dirty then
     leaves uncounted. ``unit_bytes`` is what the cache moves at a time: the line size is exact.
+    ``skip_repeats``: count groups of thread blocks that repeat others without simulating them
+    (l2_repeat.py). ``on_progress`` gets the share that is done every WAIT_SECONDS; what it raises,
+    or Ctrl-C, ends the run.
     Raises InputError for an unknown order, or units that the reader cannot hold.
     """
     if order not in ORDERS:
@@ -125,23 +127,48 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
     cache = empty_cache(*shape)
     if cache.shape[1] < 1:
         raise InputError(f"{gpu.name}: an L2 of {l2.size_bytes:,} B is smaller than one set")
-    sectors = np.zeros((len(program.tensors), 5), np.int64)
+    sectors = np.zeros((len(program.tensors), COLUMNS), np.int64)
     cycles = instruction_cycles(program, gpu, matmul_flops_per_s)
-    sides = sm_sides(gpu)
     residents = np.broadcast_to(blocks_per_sm, len(program.phases))
+    plans = []
     for phase, resident in zip(program.phase_records, residents, strict=True):
         if cold_phases:
             cache = empty_cache(*shape)
-        blocks = -(-phase["extent0"] // phase["step0"]) * -(-phase["extent1"] // phase["step1"])
-        heads = program.problem.head_count // phase["group"]
-        slots = int(min(gpu.sm_count * resident, blocks * heads))
-        machine = _machine(gpu, resident, unit_bytes)
-        machine["group"] = phase["group"]
-        run_phase(program.tape, phase, program.tensor_records, program.tile_records,
-                  cycles * resident, heads, order == "head", sides,
-                  np.zeros((slots, len(program.vars)), np.int64), cache, sectors, machine)
+        plan = plan_phase(program, phase, gpu, int(resident), order == "head", skip_repeats)
+        sectors += _run(program, phase, cycles * resident, sm_sides(gpu), cache,
+                        _machine(gpu, resident, unit_bytes, phase["group"]), plan,
+                        lambda done, at=phase: on_progress(_share(program, at, done)))
+        plans.append(plan)
     dirty = dirty_sectors(cache, program.tensor_records, unit_bytes)
-    return L2Count(program, sectors, dirty, l2.sector_bytes, model_text(gpu))
+    blocks = sum(int(plan["total"]) for plan in plans)
+    return L2Count(program, sectors, dirty, l2.sector_bytes, model_text(gpu), blocks,
+                   blocks - sum(int(plan["skipped"]) for plan in plans))
+
+
+def _share(program, phase, done: float) -> float:
+    """The share of a program that is done with a share of this phase; phases count alike."""
+    before = (program.phase_records["first"] < phase["first"]).sum()
+    return (before + done) / len(program.phases)
+
+
+def _run(program, phase, cycles, sides, cache, machine, plan, on_progress) -> np.ndarray:
+    """Sectors of a phase, [tensor, count]. It runs in a thread of its own, so that Ctrl-C is heard
+    meanwhile."""
+    sectors = np.zeros((plan["groups"], len(program.tensors), COLUMNS), np.int64)
+    slots = np.zeros((plan["slots"], len(program.vars)), np.int64)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(
+            run_phase, program.tape, phase, program.tensor_records, program.tile_records, cycles,
+            program.problem.head_count // phase["group"], bool(plan["head_fastest"]), sides, slots,
+            cache, sectors, machine, plan, stored_once(program, phase))
+        try:
+            while not wait([running], WAIT_SECONDS).done:
+                on_progress(int(plan["issued"]) / int(plan["total"]))
+        except BaseException:
+            plan["stop"] = True
+            raise
+    running.result()
+    return sectors.sum(axis=0)
 
 
 def instruction_cycles(program: Program, gpu, matmul_flops_per_s: float | None) -> np.ndarray:
@@ -175,13 +202,14 @@ def sm_sides(gpu) -> np.ndarray:
     return np.arange(gpu.sm_count) // GROUP_SMS % gpu.l2.partitions
 
 
-def _machine(gpu, blocks_per_sm: int, unit_bytes: int):
+def _machine(gpu, blocks_per_sm: int, unit_bytes: int, group: int):
     machine = np.zeros(1, MACHINE)[0]
     machine["l2_latency"] = gpu.latency_cycles.l2 or L2_LATENCY_CYCLES
     machine["hbm_latency"] = gpu.latency_cycles.hbm or HBM_LATENCY_CYCLES
     machine["sm_bytes_per_cycle"] = _l2_bytes_per_cycle(gpu) / blocks_per_sm
     machine["dram_bytes_per_cycle"] = gpu.hbm_bytes_per_s / gpu.boost_clock_hz
     machine["unit_bytes"], machine["sector_bytes"] = unit_bytes, gpu.l2.sector_bytes
+    machine["group"] = group
     return machine
 
 

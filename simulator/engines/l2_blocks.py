@@ -10,10 +10,11 @@ import numpy as np
 from ..jit import njit
 from ..tape import Kind
 from .l2_cache import DIRTY, HOME_BYTES, WAYS, add_unit, popcount, read_unit, write_unit
+from .l2_counts import FETCHED, FILLED, READ, WRITTEN, WRITTEN_BACK
+from .l2_repeat import group_of, next_block
 from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region
 
 _LOAD, _STORE, _REDUCE = int(Kind.LOAD), int(Kind.STORE), int(Kind.REDUCE)
-READ, FETCHED, WRITTEN, WRITTEN_BACK, FILLED = range(5)
 
 # What a phase runs on; latencies and rates in cycles, dram_free the time that DRAM is next idle.
 MACHINE = np.dtype(
@@ -29,21 +30,26 @@ LAST_READ = np.dtype(
 
 @njit
 def run_phase(tape, phase, tensors, tiles, cycles, heads, head_fastest, sides, variables,
-               cache, sectors, machine):
-    """Run all thread blocks of a phase: always the slot whose clock is lowest goes on."""
+               cache, sectors, machine, plan, stored):
+    """Run all thread blocks of a phase: always the slot whose clock is lowest goes on.
+
+    ``plan`` (l2_repeat.py) says how blocks are grouped: ``sectors`` has [group, tensor, count].
+    """
     n_slots = variables.shape[0]
     stops = np.zeros_like(variables)
     blocks1 = -(-phase.extent1 // phase.step1)
     per_head = -(-phase.extent0 // phase.step0) * blocks1
     total = per_head * heads
     pcs, head_of = np.full(n_slots, -1, np.int64), np.zeros(n_slots, np.int64)
+    groups = np.zeros(n_slots, np.int64)
+    sums = np.zeros((sectors.shape[0] + 1, sectors.shape[1], sectors.shape[2]), np.int64)
     last = np.zeros(cache.shape[0], LAST_READ)
     for side in range(len(last)):
         last[side].tile = -1
     machine.dram_free = 0.0
     times, queue = np.zeros(n_slots), np.arange(n_slots)  # a heap of slots by time
     issued, waiting = 0, n_slots
-    while waiting:
+    while waiting and not plan.stop:
         slot = queue[0]
         if pcs[slot] < 0:
             if issued == total:
@@ -51,6 +57,8 @@ def run_phase(tape, phase, tensors, tiles, cycles, heads, head_fastest, sides, v
                 queue[0] = queue[waiting]
                 _sift_down(queue, waiting, times)
                 continue
+            issued = next_block(issued, plan, pcs, groups, sectors, sums, stored)
+            groups[slot] = group_of(issued, plan)
             head = issued % heads if head_fastest else issued // per_head
             block = issued // heads if head_fastest else issued % per_head
             head_of[slot] = head
@@ -61,7 +69,7 @@ def run_phase(tape, phase, tensors, tiles, cycles, heads, head_fastest, sides, v
         side = sides[slot % len(sides)]
         pcs[slot], times[slot] = _step(
             tape, pcs[slot], phase.end, cycles, variables[slot], stops[slot], head_of[slot], side,
-            times[slot], tensors, tiles, cache, sectors, last, machine)
+            times[slot], tensors, tiles, cache, sectors[groups[slot]], last, machine)
         _sift_down(queue, waiting, times)
 
 

@@ -1,0 +1,236 @@
+"""Simulate what repeats once: groups of thread blocks that move what those before them moved.
+
+The blocks of a phase are issued in groups: whole heads, or runs of row blocks, and sectors are
+counted by the group of the block that moves them. When two windows of groups one after the other
+have moved the same over the DRAM boundary (TOLERANCE), blocks yet to come are like those of the
+windows, and more than TURNOVER L2s have passed, so that nothing older is left in the cache, the
+phase goes on at a later group, and those between count as the last window did. Blocks in flight
+and the cache stay as they are: to them a later head is the next head. The last wave is always
+simulated. Sectors of tensors that are stored once leave as often as they are written.
+
+Nothing here knows the cache or the clock: only counts, and which blocks are in flight.
+"""
+
+from bisect import bisect_left
+from math import gcd
+
+import numpy as np
+
+from ..jit import njit
+from ..tape import Kind
+from .l2_counts import FETCHED, FILLED, WRITTEN, WRITTEN_BACK
+
+TOLERANCE = 0.005  # of a window's DRAM traffic: differences between two windows, all counts added
+TURNOVER = 2.0  # L2 sizes of DRAM traffic in this phase before anything is skipped
+WAVE_GAP = 1 / 16  # of a wave: _evenly
+GROUPS_MAX = 4096
+WAVES_OF_A_HEAD = 6  # waves of a head from which it is cut into groups of about a wave
+
+# Where a phase stands and how its blocks are grouped, in blocks in the order of issue: a span is
+# some heads (or all, where the head index runs fastest), cut into ``pieces`` of ``piece`` blocks.
+PLAN = np.dtype([(name, np.int64) for name in (
+    "total", "slots", "head_fastest", "span", "piece", "pieces", "groups",
+    "period",  # groups: a repeat over spans is a multiple; 0: there is one span
+    "alike",  # whether all blocks of a span do the same work
+    "window", "window_over_spans",  # groups: the least of a window
+    "tail",  # groups that are always simulated
+    "turnover_sectors", "skipping", "checked", "summed", "issued", "skipped", "stop")])
+ONCE, UPDATED = 1, 0  # how often a tensor's elements are stored in a phase
+
+
+def plan_phase(program, phase, gpu, blocks_per_sm: int, head_fastest: bool, skipping: bool):
+    """How a phase's blocks are grouped, as a PLAN record; ``phase`` is its PHASE record.
+
+    Without ``skipping`` all blocks are simulated.
+    """
+    plan = np.zeros(1, PLAN)[0]
+    blocks1 = -(-int(phase["extent1"]) // int(phase["step1"]))
+    per_head = -(-int(phase["extent0"]) // int(phase["step0"])) * blocks1
+    heads = program.problem.head_count // int(phase["group"])
+    sharing = program.problem.group // int(phase["group"])  # heads that read the same K and V
+    slots = min(gpu.sm_count * blocks_per_sm, per_head * heads)
+    alike = blocks_alike(program, phase)
+    if head_fastest:
+        span, period = per_head * heads, 0
+        rows = -(-per_head // (blocks1 * GROUPS_MAX))
+        piece = rows * blocks1 * heads if alike else span
+    else:
+        together = -(-heads // (GROUPS_MAX * sharing)) * sharing if heads > GROUPS_MAX else 1
+        span = piece = together * per_head
+        wave = -(-slots // blocks1) * blocks1
+        if alike and together == 1 and per_head >= WAVES_OF_A_HEAD * wave:
+            piece = max(wave, -(-per_head * heads // (GROUPS_MAX * blocks1)) * blocks1)
+        period = -(-span // piece) * (sharing if together == 1 else 1)
+    pieces = -(-span // piece)
+    window = max(-(-7 * slots // (8 * piece)), 1)  # about a wave
+    plan["total"], plan["slots"], plan["head_fastest"] = per_head * heads, slots, head_fastest
+    plan["span"], plan["piece"], plan["pieces"] = span, piece, pieces
+    plan["groups"] = -(-per_head * heads // span) * pieces
+    plan["period"], plan["alike"], plan["skipping"] = period, alike, skipping
+    plan["window"] = max(window, _evenly(piece, slots)) if head_fastest else window
+    if period:
+        plan["window_over_spans"] = period * max(
+            _evenly(span * period // pieces, slots), -(-window // period))
+    plan["tail"] = -(-slots // piece) + (pieces > 1)
+    plan["turnover_sectors"] = TURNOVER * gpu.l2.size_bytes // gpu.l2.sector_bytes
+    return plan
+
+
+def _evenly(length: int, slots: int) -> int:
+    """How many runs of ``length`` blocks, one after the other, begin all over a wave: they leave
+    out no part of it larger than WAVE_GAP, or the more, the less beginnings matter: where a run is
+    many waves long, or a wave holds many runs."""
+    cycle = slots // gcd(length, slots)
+    weight = min(length / slots, slots / length)
+
+    def even(runs):
+        if runs == cycle:
+            return True
+        starts = np.sort(np.arange(runs) * length % slots)
+        gap = np.diff(starts, append=starts[0] + slots).max()
+        return gap * weight <= WAVE_GAP * slots
+
+    return bisect_left(range(1, cycle), True, key=even) + 1
+
+
+def blocks_alike(program, phase) -> bool:
+    """Whether all thread blocks of a head do the same work, but for ragged edges: neither loop
+    bounds, once they are clipped, nor derived variables depend on the block axes."""
+    tape = program.tape[phase["first"]:phase["end"]]
+    lets, loops = (tape[tape["kind"] == kind] for kind in (Kind.LET, Kind.LOOP))
+    if np.isin(lets["start_var"], (0, 1)).any():
+        return False
+    for axis in (0, 1):
+        last = (int(phase[f"extent{axis}"]) - 1) // int(phase[f"step{axis}"])
+        offset = last * int(phase[f"step{axis}"])
+        if any(_bounds(loop, axis, 0) != _bounds(loop, axis, offset) for loop in loops):
+            return False
+    return True
+
+
+def _bounds(loop, axis: int, offset: int) -> tuple[int, int]:
+    """A loop's clipped start and stop with an axis at ``offset`` and all other variables at 0."""
+    start = (offset if loop["start_var"] == axis else 0) + int(loop["start_add"])
+    stop = (offset if loop["stop_var"] == axis else 0) + int(loop["stop_add"])
+    return max(start, 0) // int(loop["step"]), min(max(stop, 0), int(loop["limit"]))
+
+
+def stored_once(program, phase) -> np.ndarray:
+    """ONCE or UPDATED for each tensor: what a phase reads back and rewrites, or adds to, is
+    UPDATED."""
+    tape = program.tape[phase["first"]:phase["end"]]
+    added = set(tape["tensor"][tape["kind"] == Kind.REDUCE].tolist())
+    return np.array([UPDATED if tensor.updated or tensor.index in added else ONCE
+                     for tensor in program.tensors])
+
+
+@njit
+def group_of(block, plan):
+    """The group of the block that is issued as number ``block``."""
+    return block // plan.span * plan.pieces + block % plan.span // plan.piece
+
+
+@njit
+def _first_block(group, plan):
+    return group // plan.pieces * plan.span + group % plan.pieces * plan.piece
+
+
+@njit
+def next_block(block, plan, addresses, groups, sectors, sums, stored):
+    """The block to issue now that all before ``block`` are issued: it, or one after those that
+    need no simulation, whose groups are then counted in ``sectors``.
+
+    ``addresses`` and ``groups`` of the slots' blocks (an address below 0: idle); ``sectors`` and
+    ``sums`` (of the groups before) [group, tensor, count]; ``stored``: ONCE or UPDATED for each
+    tensor.
+    """
+    plan.issued = block
+    group = group_of(block, plan)
+    if not plan.skipping or block != _first_block(group, plan):
+        return block
+    done = group
+    for slot in range(len(groups)):
+        if addresses[slot] >= 0 and groups[slot] < done:
+            done = groups[slot]
+    if done - plan.checked < plan.window:
+        return block
+    plan.checked = done
+    _sum_up(done, plan, sectors, sums)
+    if _dram_sectors(sums[done]) < plan.turnover_sectors:
+        return block
+    period, end = _find_repeat(done, group, plan, sectors, sums, stored)
+    repeats = (end - group) // period if period else 0
+    if repeats < 1:
+        return block
+    for later in range(group, group + repeats * period):
+        _count_as(sectors[done - period + (later - done) % period], sectors[later], stored)
+    after = _first_block(group + repeats * period, plan)
+    plan.skipped += after - block
+    return after
+
+
+@njit
+def _sum_up(done, plan, sectors, sums):
+    """Bring ``sums`` up to the groups that are done."""
+    for group in range(plan.summed, done):
+        sums[group + 1] = sums[group] + sectors[group]
+    plan.summed = done
+
+
+@njit
+def _dram_sectors(counts):
+    """Sectors over the DRAM boundary."""
+    total = 0
+    for tensor in range(len(counts)):
+        total += counts[tensor, FETCHED] + counts[tensor, FILLED] + counts[tensor, WRITTEN_BACK]
+    return total
+
+
+@njit
+def _find_repeat(done, group, plan, sectors, sums, stored):
+    """(Groups of the shortest repeat that ends with ``done``, the group that it holds up to);
+    0 when there is none."""
+    if plan.period:
+        for period in range(plan.window_over_spans, done // 2 + 1, plan.period):
+            if _repeats(done, period, sectors, sums, stored):
+                return period, plan.groups - plan.tail
+    if plan.alike:
+        span = group // plan.pieces * plan.pieces
+        for period in range(plan.window, (done - span) // 2 + 1):
+            if _repeats(done, period, sectors, sums, stored):
+                return period, span + plan.pieces - plan.tail
+    return 0, 0
+
+
+@njit
+def _repeats(done, period, sectors, sums, stored):
+    """Whether the last two windows of ``period`` groups moved the same: their sums, and their
+    groups one by one, whose differences may be noise of which the sums are sure enough."""
+    moved = _dram_sectors(sums[done]) - _dram_sectors(sums[done - period])
+    of_sums = 0
+    for tensor in range(len(stored)):
+        for column in (FETCHED, FILLED, WRITTEN_BACK):
+            if column == WRITTEN_BACK and stored[tensor] == ONCE:
+                continue
+            of_sums += abs(sums[done, tensor, column] - 2 * sums[done - period, tensor, column]
+                           + sums[done - 2 * period, tensor, column])
+    if of_sums > TOLERANCE * moved:
+        return False
+    squares = 0.0
+    for group in range(done - period, done):
+        of_group = 0
+        for tensor in range(len(stored)):
+            for column in (FETCHED, FILLED):
+                of_group += abs(sectors[group, tensor, column]
+                                - sectors[group - period, tensor, column])
+        squares += float(of_group) ** 2
+    return squares <= (TOLERANCE * moved) ** 2
+
+
+@njit
+def _count_as(model, counts, stored):
+    """Set a group's counts to another's; what is stored once leaves as often as it is written."""
+    for tensor in range(len(stored)):
+        counts[tensor] = model[tensor]
+        if stored[tensor] == ONCE:
+            counts[tensor, WRITTEN_BACK] = model[tensor, WRITTEN]
