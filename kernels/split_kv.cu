@@ -1,0 +1,2 @@
+// Split-KV decode: schedule split_kv.
+#include "split_kv.cuh"

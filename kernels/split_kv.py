@@ -1,0 +1,108 @@
+"""Launcher of split_kv.cu: decode on tensor cores, a thread block for each split of each KV head."""
+
+import numpy as np
+
+from ..simulator.schedules._decode import Cut, cut
+from ..simulator.tiles import Tiles
+from .base import Kernel, Launch, ceil_div
+
+COMBINE_THREADS = 128
+MOST_WARPS = 8
+MERGE_PADDING = 8 + 2  # floats of a row when warps merge: bank padding, and m and l
+
+
+class SplitKV(Kernel):
+    name = schedule = "split_kv"
+    inputs = ("Q", "K", "V")
+    outputs = ("O",)
+    scratch = ("O_part", "LSE_part")
+    dtypes = ("fp16", "bf16")
+    least_arch = 80  # cp.async, mma.m16n8k16
+    most_stages = 8
+    matmul_dtype = None  # tensor cores take the inputs as they are
+    tiles = (Tiles(16, 64, 3), Tiles(16, 64, 2), Tiles(16, 32, 3), Tiles(32, 64, 2),
+             Tiles(16, 64), Tiles(16, 16))
+
+    @property
+    def tensors(self):
+        return (*self.inputs, *self.outputs, *self.scratch)
+
+    def cut(self, problem, tiles) -> Cut:
+        """How the keys are cut into splits."""
+        return cut(problem, tiles.splits, tiles.bc)
+
+    def warp_keys(self, tiles):
+        """Keys of a column block that one warp takes."""
+        return 16 * ceil_div(tiles.bc, 16 * MOST_WARPS)
+
+    def block_threads(self, tiles):
+        """Threads of one block of the attention launch."""
+        return tiles.bc // self.warp_keys(tiles) * 32
+
+    def loop_shared_bytes(self, problem, tiles):
+        """Q and the stages of K and V, or the warps' O when they merge."""
+        streamed = tiles.stages * tiles.bc * (problem.head_dim + problem.value_dim)
+        inputs = (tiles.br * problem.head_dim + streamed) * problem.dtype_bytes
+        warps = self.block_threads(tiles) // 32
+        return max(inputs, 4 * warps * tiles.br * (problem.value_dim + MERGE_PADDING))
+
+    def shared_bytes(self, problem, tiles):
+        return self.loop_shared_bytes(problem, tiles)
+
+    def live_registers(self, problem, tiles):
+        return tiles.br * (problem.value_dim + self.warp_keys(tiles)) // 32 + 60
+
+    def check(self, problem, tiles):
+        super().check(problem, tiles)
+        if tiles.bc % self.warp_keys(tiles):
+            raise self._refusal("bc", tiles.bc, "a multiple of 32 above 128")
+
+    def tile_choices(self, problem):
+        return tuple(tiles for tiles in self.tiles if self.accepts(problem, tiles))
+
+    def tensor_shape(self, name, problem, tiles):
+        rows = (problem.batch, problem.heads, problem.seq)
+        shapes = {"O": (*rows, problem.value_dim)}
+        splits = self.cut(problem, tiles).splits
+        shapes |= {"O_part": (*rows, splits, problem.value_dim), "LSE_part": (*rows, splits)}
+        return shapes[name]
+
+    def scalars(self, problem, tiles, order):
+        split = self.cut(problem, tiles)
+        values = {
+            "kv_head_count": problem.batch * problem.kv_heads,
+            "kv_heads": problem.kv_heads,
+            "n_rows": problem.group * problem.seq,
+            "splits": split.splits,
+            "split_keys": split.keys,
+        }
+        return super().scalars(problem, tiles, order) | {
+            name: np.int32(value) for name, value in values.items()
+        }
+
+    def defines(self, problem, tiles):
+        return super().defines(problem, tiles) | {
+            "STAGES": str(tiles.stages),
+            "WARP_KEYS": str(self.warp_keys(tiles)),
+            "SHARED_BYTES": str(self.loop_shared_bytes(problem, tiles)),
+        }
+
+    def launches(self, problem, tiles, order="row"):
+        row_blocks = ceil_div(problem.group * problem.seq, tiles.br)
+        grid = problem.batch * problem.kv_heads * row_blocks
+        splits = self.cut(problem, tiles).splits
+        attend = Launch(
+            "hbmeter_split_kv", grid * splits, self.block_threads(tiles),
+            self.shared_bytes(problem, tiles),
+            (*self.inputs, *self.outputs, *self.scratch, "kv_head_count", "n_rows", "n_q", "n_kv",
+             "lo_shift", "hi_shift", "head_fastest", "scale", "splits", "split_keys"),
+        )
+        if splits == 1:
+            return (attend,)
+        return attend, Launch(
+            "hbmeter_split_kv_combine", grid, COMBINE_THREADS, 0,
+            (*self.scratch, *self.outputs, "kv_head_count", "n_rows", "head_fastest", "splits"),
+        )
+
+
+KERNEL = SplitKV()
