@@ -3,11 +3,15 @@
 Nothing here reads a tape: that the scratchpad engine counts the same bytes is evidence for both.
 The exact forms give bytes over the SM boundary (the papers' "HBM accesses") for any mask, ragged
 lengths, n_q ≠ n_kv and grouped KV heads; sums over row blocks are written with NumPy. Below them
-stand the papers' leading forms, memory footprints, block-size rules and lower bounds.
+stand the papers' leading forms, memory footprints, block-size rules and lower bounds. Other exact
+forms are in theory_*.py beside it.
 """
 
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from math import sqrt
+from pathlib import Path
 
 import numpy as np
 
@@ -20,14 +24,21 @@ Bytes = dict[str, tuple[int, int]]  # tensor -> (bytes read, bytes written)
 _FORMS: dict[str, Callable[[Attention, Tiles], Bytes]] = {}
 
 
-def _closed_form(function):
+def closed_form(function):
     """Makes a function the closed form of the schedule of its name."""
     _FORMS[function.__name__] = function
     return function
 
 
+@cache
+def _load_all():
+    for path in sorted(Path(__file__).parent.glob("theory_*.py")):
+        import_module(f".{path.stem}", __package__)
+
+
 def closed_forms() -> tuple[str, ...]:
-    """Names of the schedules whose bytes are stated here, sorted."""
+    """Names of the schedules whose bytes are stated here or in theory_*.py, sorted."""
+    _load_all()
     return tuple(sorted(_FORMS))
 
 
@@ -36,7 +47,7 @@ def bytes_by_tensor(schedule: str, problem: Attention, tiles: Tiles) -> Bytes:
 
     Raises InputError for a schedule without a closed form (see closed_forms).
     """
-    if schedule not in _FORMS:
+    if schedule not in closed_forms():
         raise unknown_name("closed form", schedule, _FORMS)
     return _FORMS[schedule](problem, tiles)
 
@@ -44,7 +55,7 @@ def bytes_by_tensor(schedule: str, problem: Attention, tiles: Tiles) -> Bytes:
 # --- exact forms, one a schedule -------------------------------------------------------------
 
 
-@_closed_form
+@closed_form
 def standard_minimal(problem: Attention, tiles: Tiles) -> Bytes:
     """Each of the three kernels of a head reads its inputs once and writes its output once.
 
@@ -59,7 +70,7 @@ def standard_minimal(problem: Attention, tiles: Tiles) -> Bytes:
     }
 
 
-@_closed_form
+@closed_form
 def standard(problem: Attention, tiles: Tiles) -> Bytes:
     """Algorithm 0 with tiled products: an operand is read once for each tile across the other.
 
@@ -80,7 +91,7 @@ def standard(problem: Attention, tiles: Tiles) -> Bytes:
     }
 
 
-@_closed_form
+@closed_form
 def flash1(problem: Attention, tiles: Tiles) -> Bytes:
     """A (row block, column block) pair is visited when it holds an unmasked entry.
 
@@ -104,7 +115,7 @@ def flash1(problem: Attention, tiles: Tiles) -> Bytes:
     }
 
 
-@_closed_form
+@closed_form
 def flash2(problem: Attention, tiles: Tiles) -> Bytes:
     """Each row block reads its Q once and every column block that holds an entry it may see.
 

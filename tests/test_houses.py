@@ -22,6 +22,7 @@ MAY_IMPORT = {
         for name in ("engines", "errors", "jit", "masks", "ops", "problem", "program", "tape")
     },
     "simulator/theory": {f"simulator/{name}" for name in ("errors", "masks", "problem", "tiles")},
+    "simulator/theory_decode": {f"simulator/{name}" for name in ("problem", "theory", "tiles")},
     "kernels": {"kernels", "simulator", "hwprofiles"},
     "experiments": None,
 }

@@ -7,7 +7,7 @@ from hbmeter.simulator.errors import InputError
 from hbmeter.simulator.problem import Attention
 from hbmeter.simulator.tiles import Tiles
 from hypothesis import given, settings
-from strategies import TILES, problems
+from strategies import TILES, posed_for, problems
 
 GPT2 = Attention(batch=64, heads=16, seq=1024, head_dim=64)  # FlashAttention Figure 2
 MIB = 1 << 20
@@ -26,6 +26,7 @@ def counted(schedule, problem, tiles):
 @settings(deadline=None)
 @given(p=problems(), tiles=TILES)
 def test_the_engine_counts_what_theory_states_tensor_by_tensor(schedule, p, tiles):
+    p = posed_for(schedule, p)
     assert counted(schedule, p, tiles) == theory.bytes_by_tensor(schedule, p, tiles)
 
 
