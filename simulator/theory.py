@@ -62,8 +62,8 @@ def standard_minimal(problem: Attention, tiles: Tiles) -> Bytes:
     FlashAttention (arXiv 2205.14135) Algorithm 0: 4N² + 4Nd. Every query head reads its KV head.
     """
     p = problem
-    q, scores, o = _matrix(p, p.seq, p.head_dim), _matrix(p, p.seq, p.kv_seq), _output(p)
-    k, v = _matrix(p, p.kv_seq, p.head_dim), _matrix(p, p.kv_seq, p.value_dim)
+    q, scores, o = matrix_bytes(p, p.seq, p.head_dim), matrix_bytes(p, p.seq, p.kv_seq), _output(p)
+    k, v = matrix_bytes(p, p.kv_seq, p.head_dim), matrix_bytes(p, p.kv_seq, p.value_dim)
     return {
         "Q": (q, 0), "K": (k, 0), "V": (v, 0), "S": (scores, scores), "P": (scores, scores),
         "O": (0, o),
@@ -80,14 +80,14 @@ def standard(problem: Attention, tiles: Tiles) -> Bytes:
     p = problem
     minimal = standard_minimal(p, tiles)
     q, k, v, scores = (minimal[name][0] for name in "QKVS")
-    row_blocks = _ceil(p.seq, tiles.br)
+    row_blocks = ceil_div(p.seq, tiles.br)
     softmax_reads = 1 if p.kv_seq * p.dtype_bytes <= 48 * 1024 else 2
     return minimal | {
-        "Q": (q * _ceil(p.kv_seq, tiles.bc), 0),
+        "Q": (q * ceil_div(p.kv_seq, tiles.bc), 0),
         "K": (k * row_blocks, 0),
         "V": (v * row_blocks, 0),
         "S": (scores * softmax_reads, scores),
-        "P": (scores * _ceil(p.value_dim, tiles.bc), scores),
+        "P": (scores * ceil_div(p.value_dim, tiles.bc), scores),
     }
 
 
@@ -104,12 +104,12 @@ def flash1(problem: Attention, tiles: Tiles) -> Bytes:
     reads = int((rows * np.maximum(visits - 1, 0)).sum())
     writes = int((rows * np.maximum(visits, 1)).sum())
     columns = _columns_seen(p, tiles.bc)
-    statistic = (_statistic(p, reads), _statistic(p, writes))
+    statistic = (statistic_bytes(p, reads), statistic_bytes(p, writes))
     return {
-        "Q": (_matrix(p, int((rows * visits).sum()), p.head_dim), 0),
-        "K": (_matrix(p, columns, p.head_dim), 0),
-        "V": (_matrix(p, columns, p.value_dim), 0),
-        "O": (_matrix(p, reads, p.value_dim), _matrix(p, writes, p.value_dim)),
+        "Q": (matrix_bytes(p, int((rows * visits).sum()), p.head_dim), 0),
+        "K": (matrix_bytes(p, columns, p.head_dim), 0),
+        "V": (matrix_bytes(p, columns, p.value_dim), 0),
+        "O": (matrix_bytes(p, reads, p.value_dim), matrix_bytes(p, writes, p.value_dim)),
         "m": statistic,
         "l": statistic,
     }
@@ -127,28 +127,30 @@ def flash2(problem: Attention, tiles: Tiles) -> Bytes:
     columns = np.minimum(end * tiles.bc, p.kv_seq) - np.minimum(first * tiles.bc, p.kv_seq)
     columns = int(columns.sum())
     return {
-        "Q": (_matrix(p, p.seq, p.head_dim), 0),
-        "K": (_matrix(p, columns, p.head_dim), 0),
-        "V": (_matrix(p, columns, p.value_dim), 0),
+        "Q": (matrix_bytes(p, p.seq, p.head_dim), 0),
+        "K": (matrix_bytes(p, columns, p.head_dim), 0),
+        "V": (matrix_bytes(p, columns, p.value_dim), 0),
         "O": (0, _output(p)),
-        "LSE": (0, _statistic(p, p.seq)),
+        "LSE": (0, statistic_bytes(p, p.seq)),
     }
 
 
-def _ceil(a: int, b: int) -> int:
+def ceil_div(a: int, b: int) -> int:
+    """⌈a/b⌉."""
     return -(-a // b)
 
 
-def _matrix(p: Attention, rows: int, cols: int) -> int:
+def matrix_bytes(p: Attention, rows: int, cols: int) -> int:
     """Bytes of rows × cols elements for every query head."""
     return p.head_count * rows * cols * p.dtype_bytes
 
 
 def _output(p: Attention) -> int:
-    return _matrix(p, p.seq, p.value_dim)
+    return matrix_bytes(p, p.seq, p.value_dim)
 
 
-def _statistic(p: Attention, rows: int) -> int:
+def statistic_bytes(p: Attention, rows: int) -> int:
+    """Bytes of one number a row for every query head, in the type of row statistics."""
     return p.head_count * rows * p.stat_bytes
 
 
@@ -182,7 +184,7 @@ def _columns_seen(p: Attention, bc: int) -> int:
     rows = np.arange(p.seq)
     lo, hi = p.mask_bounds.column_range(rows, p.kv_seq)
     seen = hi > lo
-    first, end = int(lo[seen].min()) // bc, _ceil(int(hi[seen].max()), bc)
+    first, end = int(lo[seen].min()) // bc, ceil_div(int(hi[seen].max()), bc)
     return min(end * bc, p.kv_seq) - first * bc
 
 
@@ -191,12 +193,12 @@ def _columns_seen(p: Attention, bc: int) -> int:
 
 def nd_bytes(problem: Attention) -> int:
     """One "Nd": bytes of one n × d matrix over batch and heads."""
-    return _matrix(problem, problem.seq, problem.head_dim)
+    return matrix_bytes(problem, problem.seq, problem.head_dim)
 
 
 def n2_bytes(problem: Attention) -> int:
     """One "N²": bytes of one n × n matrix over batch and heads."""
-    return _matrix(problem, problem.seq, problem.kv_seq)
+    return matrix_bytes(problem, problem.seq, problem.kv_seq)
 
 
 def standard_paper_bytes(problem: Attention) -> int:
@@ -209,7 +211,7 @@ def flash1_paper_bytes(problem: Attention, bc: int) -> int:
 
     FlashAttention Algorithm 1: K and V once (2), Q Tc times, O read Tc − 1 and written Tc times.
     """
-    return (1 + 3 * _ceil(problem.kv_seq, bc)) * nd_bytes(problem)
+    return (1 + 3 * ceil_div(problem.kv_seq, bc)) * nd_bytes(problem)
 
 
 def flash2_paper_bytes(problem: Attention, br: int) -> int:
@@ -217,7 +219,7 @@ def flash2_paper_bytes(problem: Attention, br: int) -> int:
 
     Read off FlashAttention-2 Algorithm 1, which prints no count.
     """
-    return (2 + 2 * _ceil(problem.seq, br)) * nd_bytes(problem)
+    return (2 + 2 * ceil_div(problem.seq, br)) * nd_bytes(problem)
 
 
 # --- memory in HBM, forward and backward (FlashAttention Table 21) ------------------------------
@@ -240,7 +242,7 @@ def flash1_training_footprint_bytes(problem: Attention) -> int:
     """
     if problem.seq <= 256:
         return 11 * nd_bytes(problem)
-    return 13 * nd_bytes(problem) + 2 * _statistic(problem, problem.seq)
+    return 13 * nd_bytes(problem) + 2 * statistic_bytes(problem, problem.seq)
 
 
 # --- block sizes from a capacity of M elements --------------------------------------------------
@@ -253,7 +255,7 @@ def paper_tiles(capacity: int, head_dim: int) -> Tiles:
     capped by d, so a strict capacity check can reject these tiles for M < 8d².
     """
     _check_capacity(capacity, head_dim)
-    bc = _ceil(capacity, 4 * head_dim)
+    bc = ceil_div(capacity, 4 * head_dim)
     return Tiles(br=min(bc, head_dim), bc=bc)
 
 

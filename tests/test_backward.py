@@ -1,0 +1,159 @@
+"""Is every backward schedule the gradient of attention, and are its bytes those of the papers?"""
+
+import numpy as np
+import pytest
+from hbmeter.simulator import schedules, theory, theory_backward
+from hbmeter.simulator.engines import gradients, numeric, scratchpad
+from hbmeter.simulator.errors import InputError
+from hbmeter.simulator.problem import Attention
+from hbmeter.simulator.tiles import Tiles
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import TILES, posed_for, problems
+
+SCHEDULES = schedules.names("backward")
+GPT2 = Attention(batch=64, heads=16, seq=1024, head_dim=64)  # FlashAttention Figure 2
+GPT2_BACKWARD = posed_for("flash1_backward", GPT2)
+STATISTICS = ("m", "l", "D", "LSE")
+
+
+def all_inputs(p, seed=0):
+    inputs = numeric.random_inputs(p, seed)
+    return inputs | gradients.backward_inputs(p, inputs, seed)
+
+
+def errors(schedule, p, tiles, seed=0):
+    p = posed_for(schedule, p)
+    inputs = all_inputs(p, seed)
+    outputs = numeric.run(schedules.build(schedule, p, tiles), inputs)
+    want = gradients.reference_gradients(p, inputs)
+    return {name: numeric.relative_error(outputs[name], want[name]) for name in want}
+
+
+def loss_of(p, inputs):
+    """⟨O, dO⟩, whose derivatives are dQ, dK and dV."""
+    return float((numeric.reference(p, inputs) * inputs["dO"]).sum())
+
+
+@settings(deadline=None, max_examples=30)
+@given(problems(dtypes=("fp64",)), st.integers(0, 99))
+def test_the_reference_is_the_slope_of_attention(p, seed):
+    """Against central differences of the forward reference, along one random direction."""
+    inputs, rng = all_inputs(p, seed), np.random.default_rng(seed)
+    found = gradients.reference_gradients(p, inputs)
+    for name in "QKV":
+        direction = rng.standard_normal(inputs[name].shape)
+        step = 1e-5 / np.linalg.norm(direction)
+        up, down = (loss_of(p, inputs | {name: inputs[name] + sign * step * direction})
+                    for sign in (1, -1))
+        slope = (found[f"d{name}"] * direction).sum()
+        size = np.linalg.norm(found[f"d{name}"]) * np.linalg.norm(direction)
+        assert abs((up - down) / (2 * step) - slope) <= 1e-5 * (1 + size)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@settings(deadline=None, max_examples=60)
+@given(p=problems(dtypes=("fp64",)), tiles=TILES, seed=st.integers(0, 99))
+def test_every_backward_schedule_is_the_exact_gradient(schedule, p, tiles, seed):
+    assert max(errors(schedule, p, tiles, seed).values()) <= 1e-11
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("mask", ["full", "causal", "window:1", "window:50"])
+@pytest.mark.parametrize(("seq", "kv_seq"), [(1, 1), (1, 300), (300, 1), (193, 257), (257, 130)])
+def test_every_backward_schedule_is_exact_at_default_tiles(schedule, mask, seq, kv_seq):
+    p = Attention(batch=2, heads=4, kv_heads=2, seq=seq, kv_seq=kv_seq, head_dim=20, value_dim=12,
+                  dtype="fp64", mask=mask)
+    assert max(errors(schedule, p, None).values()) <= 1e-11
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("dtype", "limit"), [("fp32", 1e-5), ("fp16", 2e-3), ("bf16", 2e-2)])
+def test_lower_precision_costs_about_its_roundoff(schedule, dtype, limit):
+    p = Attention(batch=1, heads=2, seq=70, kv_seq=90, head_dim=16, value_dim=8, dtype=dtype)
+    found = errors(schedule, p, Tiles(br=32, bc=24))
+    assert all(limit / 1000 < error <= limit for error in found.values())
+
+
+def test_standard_backward_is_exact_when_rows_do_not_stay_on_chip():
+    p = Attention(batch=1, heads=1, seq=3, kv_seq=3073, head_dim=4, dtype="fp64", mask="causal")
+    program = schedules.build("standard_backward", posed_for("standard_backward", p))
+    assert len(program.phases[2].tiles) == 5  # two passes over the row
+    assert max(errors("standard_backward", p, None).values()) <= 1e-11
+
+
+def test_rows_that_see_nothing_have_no_gradient():
+    p = Attention(batch=1, heads=2, seq=50, kv_seq=13, head_dim=8, dtype="fp64", mask="window:5")
+    for schedule in SCHEDULES:
+        posed = posed_for(schedule, p)
+        inputs = all_inputs(posed)
+        outputs = numeric.run(schedules.build(schedule, posed, Tiles(br=16, bc=8)), inputs)
+        assert (outputs["dQ"][:, :, :37] == 0).all() and (outputs["dQ"][:, :, 37:] != 0).any()
+
+
+@pytest.mark.parametrize("schedule", ["flash1_backward", "flash2_backward"])
+def test_recomputing_costs_five_products_and_reading_p_four(schedule):
+    p = GPT2_BACKWARD
+    flops = scratchpad.count(schedules.build(schedule, p, Tiles(64, 64))).flops["matmul"]
+    kept = scratchpad.count(schedules.build("standard_backward", p)).flops["matmul"]
+    assert flops == p.flops == 2.5 * p.forward_flops
+    assert kept == 2 * p.forward_flops
+
+
+def test_compulsory_bytes_of_the_backward_pass():
+    p = posed_for("flash2_backward", Attention(batch=3, heads=4, kv_heads=2, seq=10, kv_seq=20,
+                                               head_dim=8, value_dim=6))
+    q, k, v, o = 3 * 4 * 10 * 8, 3 * 2 * 20 * 8, 3 * 2 * 20 * 6, 3 * 4 * 10 * 6
+    assert p.compulsory_read_bytes == 2 * (q + k + v + 2 * o) + 4 * 3 * 4 * 10
+    assert p.compulsory_write_bytes == 2 * (q + k + v)
+
+
+def test_a_schedule_computes_its_own_pass_only():
+    with pytest.raises(InputError, match=r"flash2 computes the forward pass.*flash2_backward"):
+        schedules.build("flash2", GPT2_BACKWARD)
+    with pytest.raises(InputError, match=r"flash2_backward computes the backward pass.*standard"):
+        schedules.build("flash2_backward", GPT2)
+    with pytest.raises(InputError, match="direction 'sideways'.*backward"):
+        Attention(direction="sideways")
+
+
+# ---- The papers' numbers ------------------------------------------------------------------------
+
+
+def matrix_bytes(schedule, bc):
+    """Counted bytes of the main launch over the SM boundary, row statistics left out."""
+    count = scratchpad.count(schedules.build(schedule, posed_for(schedule, GPT2), Tiles(64, bc)))
+    names = [tensor.name for tensor in count.program.tensors]
+    main = [phase.name for phase in count.program.phases].index("attention")
+    return sum(int(count.phase_bytes[main, names.index(name)].sum())
+               for name in names if name not in STATISTICS)
+
+
+@pytest.mark.parametrize("bc", [64, 128, 256, 512, 1000])
+def test_flash1_forward_and_backward_count_what_the_paper_counts(bc):
+    counted = matrix_bytes("flash1", bc) + matrix_bytes("flash1_backward", bc)
+    assert matrix_bytes("flash1_backward", bc) == theory_backward.flash1_backward_paper_bytes(
+        GPT2, bc)
+    assert counted == theory_backward.flash1_training_paper_bytes(GPT2, bc)
+
+
+def test_figure_2_flash_forward_and_backward_move_4_4_gb():
+    moved = theory_backward.flash1_training_paper_bytes(GPT2, bc=256)  # Tc = 4
+    assert moved == 33 * theory.nd_bytes(GPT2)
+    assert f"{moved / 1e9:.2f}" == "4.43"
+
+
+def test_standard_backward_counts_7n2_and_8nd():
+    count = scratchpad.count(schedules.build("standard_backward_minimal", GPT2_BACKWARD))
+    paper = theory_backward.standard_backward_paper_bytes(GPT2)
+    assert count.read_bytes + count.write_bytes == paper
+    assert paper == 7 * theory.n2_bytes(GPT2) + 8 * theory.nd_bytes(GPT2)
+
+
+def test_figure_2_standard_with_mask_and_dropout_passes_moves_40_3_gb():
+    """A reconstruction: the paper does not say which passes it counts."""
+    n2, nd = theory.n2_bytes(GPT2), theory.nd_bytes(GPT2)
+    assert theory_backward.standard_training_paper_bytes(GPT2) == 11 * n2 + 12 * nd
+    moved = theory_backward.standard_training_paper_bytes(GPT2, passes=True)
+    assert moved == 18 * n2 + 12 * nd
+    assert f"{moved / 1e9:.1f}" == "40.3"
