@@ -1,7 +1,11 @@
-"""A GPU profile's YAML file with measured L2 facts put in; all else stays, comments too."""
+"""A GPU profile's YAML file with measured facts put in; all else stays, comments too."""
+
+import textwrap
+from statistics import median
 
 from ..hwprofiles import document, loader
 
+WIDTH = 100  # columns
 HOW = "atomics of one thread an SM to lines {side} its side, all SMs at once, clocks left alone"
 
 
@@ -25,6 +29,40 @@ def with_l2_facts(text: str, facts: dict, provenance: dict, source: str) -> str:
                     _measurement(name, found, origin, provenance["date"][:10]))
     loader.parse(text.encode(), source)
     return text
+
+
+def with_facts(text: str, facts: list, provenance: dict, source: str, kept: bool = False) -> str:
+    """``text`` of a profile with ``kernels.probes.bench.Fact`` objects in its ``measured``
+    section; ``source`` names it in errors, ``kept`` says that hbmeter keeps the raw values.
+    Datasheet values stay.
+
+    Raises ProfileError when the outcome is no profile.
+    """
+    date = provenance["date"][:10]
+    origin = f"measured on an {provenance['gpu'].removeprefix('NVIDIA ')}, {date}"
+    origin += ": hbmeter calibrate" + " (recorded)" * kept
+    for fact in facts:
+        text = _set(text, ("measured", fact.name), _fact(fact, origin, date))
+    loader.parse(text.encode(), source)
+    return text
+
+
+def _fact(fact, origin: str, date: str) -> list[str]:
+    """The lines of a fact's entry."""
+    def number(key, value):
+        return f"    {key}: {value:.4g}  # source: {origin} [R]"
+
+    lines = [f"  {fact.name}:", number("value", fact.value), f"    unit: {fact.unit}"]
+    if fact.spread:
+        lines.append(number("spread", fact.spread))
+    if fact.clock_hz:
+        lines.append(number("clock_hz", median(fact.clock_hz)))
+    if fact.curve:
+        pairs = ", ".join(f"[{x:.10g}, {y:.4g}]" for x, y in fact.curve)
+        lines += [f"    curve_of: {fact.curve_of}", f"    curve:  # source: {origin} [R]",
+                  *textwrap.wrap(f"[{pairs}]", WIDTH, initial_indent=" " * 6,
+                                 subsequent_indent=" " * 7, break_on_hyphens=False)]
+    return [*lines, f"    date: {date}", f"    how: {fact.how}"]
 
 
 def _measurement(name: str, found: dict, origin: str, date: str) -> list[str]:

@@ -22,6 +22,7 @@ from .grid import Point
 FOLDER = Path(__file__).parent / "recorded"
 FORMAT = 1
 L2_SUFFIX = "-l2.json"  # of files in the same folder that hbmeter calibrate --l2 wrote
+RATES_SUFFIX = "-calibration.json"  # and hbmeter calibrate
 KEYS = ("kernel", "problem", "tiles", "order", "attributes", "error", "times_ms", "counted",
         "counters")
 
@@ -60,7 +61,8 @@ def load(path) -> Record:
 
 def load_all() -> list[Record]:
     """Every record in ``recorded/``, by name; none is an empty list."""
-    paths = sorted(path for path in FOLDER.glob("*.json") if not path.name.endswith(L2_SUFFIX))
+    paths = sorted(path for path in FOLDER.glob("*.json")
+                   if not path.name.endswith((L2_SUFFIX, RATES_SUFFIX)))
     return [load(path) for path in paths]
 
 

@@ -5,6 +5,7 @@ is an AMD wavefront and "shared memory" its LDS. Checks that involve two keys ar
 that look at the keys above them, so each is reported at its own key together with all others.
 """
 
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
@@ -126,16 +127,34 @@ class LatencyCycles(Section):
     hbm: Positive | None = _optional("device memory, cycles")
 
 
+Pair = Annotated[tuple[Positive, Positive], Field(strict=False)]
+
+
 class Measurement(Section):
-    """A number somebody measured, as against the datasheet."""
+    """A number somebody measured, as against the datasheet; a curve where it depends on one
+    other number, such as a footprint."""
 
     value: Positive = _about("the measured value, in `unit`")
     unit: Text = _about("unit in words, such as bytes_per_s")
     spread: Positive | None = _optional("half the range of repeats, in `unit`")
+    clock_hz: Positive | None = _optional("the SM clock in Hz while it was measured")
+    curve_of: Identifier | None = _optional("what the first numbers of `curve` are")
+    curve: Annotated[tuple[Pair, ...], Field(strict=False)] | None = _optional(
+        "pairs [of `curve_of`, in `unit`], the first numbers rising")
     date: Annotated[str, Field(pattern=r"^\d{4}(-\d\d){0,2}$")] | None = _optional(
         "YYYY, YYYY-MM or YYYY-MM-DD, where known"
     )
     how: Text = _about("what was run, under which conditions")
+
+    @field_validator("curve")
+    @classmethod
+    def _is_a_curve(cls, value, info):
+        if value is not None:
+            at = [x for x, _ in value]
+            _require(info.data.get("curve_of") is not None, "needs curve_of beside it")
+            _require(len(at) >= 2, "must have two pairs or more")
+            _require(all(a < b for a, b in pairwise(at)), "must have rising first numbers")
+        return value
 
 
 class Profile(Section):

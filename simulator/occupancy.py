@@ -17,11 +17,13 @@ REGISTER_BYTES = 4
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Blocks per SM, every resource that allows no more, and resident warps over the maximum."""
+    """Blocks per SM, every resource that allows no more, resident warps over the maximum, and the
+    blocks that each resource alone allows."""
 
     blocks_per_sm: int
     limiters: tuple[str, ...]
     share_of_warps: float
+    limits: dict[str, int]
 
 
 def _round_up(value: int, unit: int) -> int:
@@ -55,7 +57,7 @@ def occupancy(gpu, threads: int, registers_per_thread: int, smem_bytes: int) -> 
         limits["threads"] = 0
     fewest = min(limits.values())
     limiters = tuple(name for name, blocks in limits.items() if blocks == fewest)
-    return Occupancy(fewest, limiters, fewest * warps / gpu.max_warps_per_sm)
+    return Occupancy(fewest, limiters, fewest * warps / gpu.max_warps_per_sm, limits)
 
 
 @dataclass(frozen=True)

@@ -334,7 +334,6 @@ def test_a_lost_scan_is_no_record(fake_gpu, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("arguments, words", [
-    ([], "only the L2 can be calibrated so far"),
     (["--l2", "--out", "x.txt"], "ends in .yaml"),
     (["--recorded", "--out", "x.json"], "ends in .yaml"),
     (["--l2", "--out", "no/such/x.yaml"], "not in a folder"),

@@ -1,19 +1,27 @@
-"""Measure the L2 of this machine's GPU, and hold the cache model against it.
+"""Measure this machine's GPU into a profile: rates, latencies, and how its L2 behaves.
 
-  hbmeter calibrate --l2                     measure and compare, under a minute or so
-  hbmeter calibrate --l2 --out my-gpu.yaml   also write a profile with the L2 facts measured here,
-                                             and the raw values beside it as my-gpu.json
-  hbmeter calibrate --l2 --out mine.json     the raw values only
-  hbmeter calibrate --recorded               the same table from the measurements in the repository
+  hbmeter calibrate                          measure rates and latencies, about half a minute
+  hbmeter calibrate --out my-gpu.yaml        also write a profile with them in its measured
+                                             section, and the raw values beside it as my-gpu.json
+  hbmeter calibrate --out mine.json          the raw values only
+  hbmeter calibrate --l2                     which SMs are on which side of the L2, what stays in
+                                             it, and the cache model beside that (needs ncu)
+  hbmeter calibrate --recorded               both tables from the measurements in the repository
   hbmeter calibrate --recorded mine.json --out my-gpu.yaml
 
-Only --l2 exists so far: which SMs are on which side of the L2, how many cycles are near and far,
-which addresses share a home, how much may be dirty, and DRAM bytes of scans that read and write
-private and shared buffers (Nsight Compute, caches flushed before each, clocks left alone, medians
-of 3 runs). The L2 model runs the same accesses. Its errors are (model − measured) / measured; not
-judged: DRAM traffic under 5% of the buffers, and sizes within 4/60 of the L2 (4 MiB on an H200) of
-the knee, the size where a curve crosses its middle. The summary says how many of the others are
-within 5%; the exit code does not depend on it.
+Rates and latencies: DRAM, L2 (against footprint), shared memory (against the distance of lanes),
+pointer chases, FMA, exp2, mma.sync and wgmma by type, launches, clocks under load; medians of 7
+repeats, clocks left alone. Datasheet values stay as they are, and a rate above what the GPU can do
+is refused as mis-measured (exit code 1). --gpu names the profile to write a copy of and to compare
+with, where the measured GPU has none under its own name.
+
+--l2: which SMs are on which side, how many cycles are near and far, which addresses share a home,
+how much may be dirty, and DRAM bytes of scans that read and write private and shared buffers
+(Nsight Compute, caches flushed before each, clocks left alone, medians of 3 runs). The L2 model
+runs the same accesses. Its errors are (model − measured) / measured; not judged: DRAM traffic under
+5% of the buffers, and sizes within 4/60 of the L2 (4 MiB on an H200) of the knee, the size where a
+curve crosses its middle. The summary says how many of the others are within 5%; the exit code does
+not depend on it.
 """
 
 
@@ -28,25 +36,30 @@ def add_arguments(parser):
     parser.add_argument("--out", metavar="FILE",
                         help="X.yaml: the GPU's profile with what was measured; X.json: raw values")
     parser.add_argument("--gpu", metavar="NAME|FILE.yaml",
-                        help="profile to copy and to run the model with (the measured GPU's)")
+                        help="profile to copy, to compare with and to run the L2 model with (the "
+                             "measured GPU's)")
     options.add_json(parser)
 
 
 def run(args):
     """Measure or read, write, print."""
     from ...hwprofiles import load
-    from ...simulator.errors import InputError
 
-    if not args.l2 and args.recorded is None:
-        raise InputError("only the L2 can be calibrated so far: give --l2 (on a GPU machine) or "
-                         "--recorded")
-    out = _place(args.out, args.l2)
+    out = _place(args.out, args.recorded is None)
     if args.gpu is not None:
         load(args.gpu)  # a mistake in it is known now rather than after a minute
-    records = [_measured(out)] if args.l2 else _recorded(args.recorded)
+    measuring, kept = args.recorded is None, args.recorded == []
+    records = [_measured(out, args.l2)] if measuring else _recorded(args.recorded)
+    found = [_Shown.of(record, args.gpu, kept) for record in records]
     if out is not None and out.suffix != ".json":
-        _write_profile(out, records, args.gpu)
-    _show(args, records)
+        _write_profile(out, found, args.gpu)
+    if args.json:
+        from ..output import print_json
+
+        print_json({"records": [shown.document for shown in found]})
+    else:
+        print("\n\n".join(shown.text for shown in found))
+    return 1 if any(shown.refused for shown in found) else 0
 
 
 def _place(out, measuring):
@@ -66,57 +79,87 @@ def _place(out, measuring):
     return path
 
 
-def _measured(out):
-    from .. import calibrate, l2_measure
+def _measured(out, l2):
+    from .. import calibrate, l2_measure, rates_measure, rates_record
     from ..files import write_atomic
 
-    document = l2_measure.measure()
+    kind, measuring = (calibrate, l2_measure) if l2 else (rates_record, rates_measure)
+    document = measuring.measure()
     if out is not None:
-        write_atomic(out.with_suffix(".json"), calibrate.text(document))
-    return calibrate.record(out.stem if out else "this machine", document)
+        write_atomic(out.with_suffix(".json"), kind.text(document))
+    return kind.record(out.stem if out else "this machine", document)
 
 
 def _recorded(paths):
     from ...kernels.errors import Unavailable
-    from .. import calibrate
+    from .. import calibrate, rates_record
 
-    found = [calibrate.load(path) for path in paths] or calibrate.load_all()
+    found = [(rates_record if rates_record.recognises(path) else calibrate).load(path)
+             for path in paths] or [*rates_record.load_all(), *calibrate.load_all()]
     if not found:
-        raise Unavailable("no L2 measurements are kept in this installation: measure with "
-                          "hbmeter calibrate --l2 --out FILE.json on a GPU")
+        raise Unavailable("no measurements are kept in this installation: measure with hbmeter "
+                          "calibrate --out FILE.json on a GPU")
     return found
 
 
-def _write_profile(out, records, name):
+class _Shown:
+    """A record as it is printed and as it goes into a profile."""
+
+    refused = False
+
+    def __init__(self, record, text, document, into):
+        self.record, self.text, self.document, self.into = record, text, document, into
+
+    @classmethod
+    def of(cls, record, name, kept):
+        from .. import rates_record
+
+        if isinstance(record, rates_record.Record):
+            return cls._rates(record, name, kept)
+        return cls._l2(record, name)
+
+    @classmethod
+    def _l2(cls, record, name):
+        from .. import calibrate, l2_table, profile_copy
+        from ..verify import gpu_profile
+
+        gpu, derived = gpu_profile(record, name), calibrate.derived(record)
+        rows = calibrate.model_curves(gpu, record) if gpu else []
+        document = {"provenance": record.provenance, "derived": derived, "curves": rows,
+                    "summary": calibrate.summary(rows)}
+        return cls(record, l2_table.text(record, derived, rows), document,
+                   lambda text, source: profile_copy.with_l2_facts(
+                       text, derived, record.provenance, source))
+
+    @classmethod
+    def _rates(cls, record, name, kept):
+        from .. import profile_copy, rates_record, rates_table
+        from ..verify import gpu_profile
+
+        judged = rates_record.judge(record.facts, gpu_profile(record, name))
+        document = {"provenance": record.provenance,
+                    "measured": [rates_table.document(item) for item in judged]}
+        standing = [item.fact for item in judged if not item.refusal]
+        shown = cls(record, rates_table.text(record, judged), document,
+                    lambda text, source: profile_copy.with_facts(
+                        text, standing, record.provenance, source, kept))
+        shown.refused = len(standing) < len(judged)
+        return shown
+
+
+def _write_profile(out, found, name):
+    """The profile with what all records say; they must be of one GPU."""
     from ...hwprofiles import load, loader
     from ...simulator.errors import InputError
-    from .. import calibrate, profile_copy
     from ..files import write_atomic
 
-    if len(records) != 1:
-        raise InputError(f"--out {out}: a profile is of one record; give --recorded FILE")
-    record, = records
-    base = name or record.gpu
+    gpus = sorted({shown.record.gpu for shown in found})
+    if len(gpus) != 1:
+        raise InputError(f"--out {out}: a profile is of one GPU, the records are of "
+                         f"{', '.join(gpus)}; give --recorded FILE")
+    base = name or gpus[0]
     load(base)  # says what is wrong with it, or which names there are
-    path = loader.find(base)
-    write_atomic(out, profile_copy.with_l2_facts(
-        path.read_text(encoding="utf-8-sig"), calibrate.derived(record), record.provenance,
-        str(out)))
-
-
-def _show(args, records):
-    from .. import calibrate, l2_table
-    from ..output import print_json
-    from ..verify import gpu_profile
-
-    found = []
-    for record in records:
-        gpu = gpu_profile(record, args.gpu)
-        found.append((record, calibrate.derived(record),
-                      calibrate.model_curves(gpu, record) if gpu else []))
-    if args.json:
-        print_json({"records": [
-            {"provenance": record.provenance, "derived": derived, "curves": rows,
-             "summary": calibrate.summary(rows)} for record, derived, rows in found]})
-        return
-    print("\n\n".join(l2_table.text(*parts) for parts in found))
+    text = loader.find(base).read_text(encoding="utf-8-sig")
+    for shown in found:
+        text = shown.into(text, str(out))
+    write_atomic(out, text)

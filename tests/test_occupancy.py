@@ -1,0 +1,72 @@
+"""Is the predicted occupancy exactly what the CUDA runtime and Nsight Compute say?
+
+Every recorded launch of our kernels, and hundreds of random launches that the runtime was asked
+about (``hbmeter calibrate`` records them).
+"""
+
+import pytest
+from hbmeter import kernels
+from hbmeter.experiments import rates_record, records
+from hbmeter.experiments.grid import Point
+from hbmeter.hwprofiles import load
+from hbmeter.simulator.occupancy import occupancy
+
+RECORDS = records.load_all()
+REGISTERS, SHARED = "launch__occupancy_limit_registers", "launch__occupancy_limit_shared_mem"
+
+
+def launches(record):
+    """(point, launch, recorded attributes, ncu's metrics of each repeat) of each launch."""
+    for document in record.points:
+        point = Point.of(document)
+        all_launches = kernels.get(point.kernel).launches(point.problem, point.tiles, point.order)
+        for number, launch in enumerate(all_launches):
+            repeats = [repeat[number]["metrics"] for repeat in document["counters"] or []]
+            yield point, launch, document["attributes"][launch.entry], repeats
+
+
+def predicted(record, launch, attributes):
+    shared = attributes["static_shared_bytes"] + attributes["dynamic_shared_bytes"]
+    return occupancy(load(record.gpu), launch.threads, attributes["registers"], shared)
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
+def test_blocks_per_sm_of_every_recorded_launch_are_the_runtimes(record):
+    found = [(str(point), predicted(record, launch, attributes).blocks_per_sm,
+              attributes["blocks_per_sm"])
+             for point, launch, attributes, _ in launches(record)]
+    assert len(found) >= len(record.points) > 0
+    assert [row for row in found if row[1] != row[2]] == []
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
+def test_what_registers_allow_and_the_least_of_all_limits_are_ncus(record):
+    """ncu's limit by shared memory holds for the carve-out that the driver chose for the launch,
+    which is no larger than the other limits need: it is compared through the least of all."""
+    found = []
+    for point, launch, attributes, repeats in launches(record):
+        ours = predicted(record, launch, attributes)
+        least = min(ours.limits["threads"], ours.limits["blocks"])
+        found += [(str(point), ours.limits["registers"], ours.blocks_per_sm,
+                   metrics[REGISTERS], min(least, metrics[REGISTERS], metrics[SHARED]))
+                  for metrics in repeats if REGISTERS in metrics]
+    assert len(found) > 100
+    assert [row for row in found if row[1:3] != row[3:]] == []
+
+
+def random_launches():
+    return [(record, point) for record in rates_record.load_all()
+            for point in record.probes.get("occupancy", ())]
+
+
+def test_random_launches_have_the_runtimes_blocks_per_sm():
+    found = []
+    for record, point in random_launches():
+        at, (sample,) = point["at"], point["samples"]
+        blocks = occupancy(load(record.gpu), at["threads"], at["registers"],
+                           at["shared_bytes"]).blocks_per_sm
+        found.append((at, blocks, sample["blocks_per_sm"]))
+    assert len(found) >= 300
+    assert [row for row in found if row[1] != row[2]] == []
+    answers = {row[2] for row in found}
+    assert {0, 1, 2, 3, 4, 8, 32} <= answers, "the launches are too much alike to say anything"
