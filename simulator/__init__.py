@@ -8,6 +8,16 @@
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # for editors and type checkers; at run time see __getattr__
+    from . import blocks
+    from .blocks import explore
+    from .errors import InputError
+    from .frames import frame, sweep, sweep_table
+    from .point import compare, traffic
+    from .problem import Attention
+    from .tiles import Tiles
 
 _HOMES = {
     "Attention": ".problem",
@@ -15,7 +25,11 @@ _HOMES = {
     "InputError": ".errors",
     "traffic": ".point",
     "compare": ".point",
+    "blocks": ".blocks",
     "explore": ".blocks",
+    "sweep": ".frames",
+    "sweep_table": ".frames",
+    "frame": ".frames",
 }
 __all__ = sorted(_HOMES)
 
@@ -24,5 +38,6 @@ def __getattr__(name):
     """Imported on first use: the command line's help needs none of it."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = getattr(import_module(_HOMES[name], __name__), name)
+    home = import_module(_HOMES[name], __name__)
+    globals()[name] = getattr(home, name, home)  # blocks is the module itself
     return globals()[name]

@@ -90,6 +90,12 @@ def explore(schedule: str, problem: Attention, gpu, *, br: int | None = None,
     """Every Br × Bc in steps of 16 with 1 and 2 stages, and the M/3d and M/4d points beside them.
 
     A size that is given is kept; then the two rules are left out unless they have it too.
+
+    >>> from hbmeter.hwprofiles import load
+    >>> from hbmeter.simulator import Attention, explore
+    >>> found = explore("flash2", Attention(head_dim=128), load("a100-80gb"))
+    >>> str(found.marks["M/3d"]), len(found.fitting) < len(found.candidates)
+    ('Br 208, Bc 208', True)
     """
     given = {"br": br, "bc": bc, "stages": stages}
     marks = {

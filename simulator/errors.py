@@ -4,7 +4,14 @@ import difflib
 
 
 class InputError(ValueError):
-    """Input that cannot be used; the message names the option, its value and what is right."""
+    """Input that cannot be used; the message names the option, its value and what is right.
+
+    >>> from hbmeter.simulator import Attention
+    >>> Attention(seq=0)
+    Traceback (most recent call last):
+        ...
+    hbmeter.simulator.errors.InputError: seq 0 must be a whole number from 1
+    """
 
 
 def unknown_name(kind: str, name: str, valid) -> InputError:

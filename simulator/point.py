@@ -1,15 +1,16 @@
 """One point: what a schedule moves over each boundary of a GPU's memory hierarchy."""
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 from . import blocks
 from .bounds import pass_bound
+from .engines import NAMES as ENGINES
 from .engines import scratchpad
 from .errors import InputError, unknown_name
 from .problem import Attention
 from .tiles import Tiles
 
-ENGINES = ("scratchpad", "l2")
 COMPARED = {
     "forward": ("standard", "standard_minimal", "flash1", "flash2"),
     "backward": ("standard_backward", "standard_backward_minimal", "flash1_backward",
@@ -18,12 +19,21 @@ COMPARED = {
 
 
 def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, *,
-            order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2") -> dict:
+            order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2",
+            on_progress=lambda share: None) -> dict:
     """The bytes of one schedule on one GPU (a Profile), as ``hbmeter traffic --json`` prints them.
 
     ``tiles`` default to the least-traffic choice that fits; ``blocks_per_sm`` to the occupancy of
-    the tiles' shared memory and estimated registers. Parts that are not computed are None.
+    the tiles' shared memory and estimated registers; ``engine`` is one of ENGINES. Long runs call
+    ``on_progress`` with the share that is done. Parts that are not computed are None.
     Raises InputError when the tiles do not fit or a name is not known.
+
+    >>> from hbmeter.hwprofiles import load
+    >>> from hbmeter.simulator import Attention, Tiles, traffic
+    >>> shape = Attention(batch=1, heads=8, seq=1024, head_dim=64)
+    >>> point = traffic("flash2", shape, load("h200"), Tiles(br=128, bc=64))
+    >>> point["sm"]["read_bytes"], point["dram"]["read_bytes"], point["compulsory"]["read_bytes"]
+    (17825792, 3145728, 3145728)
     """
     if engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES)
@@ -57,18 +67,22 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
                        "write_bytes": problem.compulsory_write_bytes},
         "time": {"bound_s": bound.bound_s, "limiter": bound.limiter, "predicted_s": None},
     }
-    if engine == "l2":
-        result |= _beyond_l2(program, gpu, blocks_per_sm, order)
+    if engine != "scratchpad":
+        result |= _beyond_l2(program, gpu, blocks_per_sm, order, engine, on_progress)
     return result
 
 
-def _beyond_l2(program, gpu, blocks_per_sm: int, order: str) -> dict:
+def _beyond_l2(program, gpu, blocks_per_sm: int, order: str, engine: str, on_progress) -> dict:
     from .engines import l2
 
-    count = l2.simulate(program, gpu, blocks_per_sm=blocks_per_sm, order=order)
+    unit_bytes = gpu.l2.line_bytes if engine == "l2-line" else l2.UNIT_BYTES
+    count = l2.simulate(program, gpu, blocks_per_sm=blocks_per_sm, order=order,
+                        unit_bytes=unit_bytes, skip_repeats=engine == "l2",
+                        on_progress=on_progress)
     return {
         "l2": {"sectors_read": count.sectors_read, "sectors_written": count.sectors_written,
-               "hit_rate": count.hit_rate, "model": count.model},
+               "hit_rate": count.hit_rate, "model": count.model, "blocks": count.blocks,
+               "blocks_simulated": count.blocks_simulated},
         "dram": {"read_bytes": count.dram_read_bytes, "write_bytes": count.dram_write_bytes,
                  "dirty_bytes_at_end": count.dirty_bytes_at_end, "by_tensor": count.by_tensor},
     }
@@ -88,15 +102,31 @@ def compare(problem: Attention, gpu, *, names: tuple[str, ...] | None = None,
 
     ``names`` default to COMPARED for the problem's pass. They run side by side (the engines hold
     no lock); ``on_done`` gets each name as it ends.
+
+    >>> from hbmeter.hwprofiles import load
+    >>> from hbmeter.simulator import Attention, compare
+    >>> points = compare(Attention(seq=4096), load("h200"), engine="scratchpad")
+    >>> min(points, key=lambda point: point["sm"]["read_bytes"])["schedule"]
+    'flash2'
     """
     names = COMPARED[problem.direction] if names is None else names
     tiles = {name: blocks.choose_tiles(name, problem, gpu) for name in names}  # or fails at once
 
+    stopped = Event()
+
+    def go_on(share):
+        if stopped.is_set():
+            raise KeyboardInterrupt
+
     def point(name):
-        found = traffic(name, problem, gpu, tiles[name], order=order,
-                        blocks_per_sm=blocks_per_sm, engine=engine)
+        found = traffic(name, problem, gpu, tiles[name], order=order, engine=engine,
+                        blocks_per_sm=blocks_per_sm, on_progress=go_on)
         on_done(name)
         return found
 
     with ThreadPoolExecutor() as pool:
-        return list(pool.map(point, names))
+        try:
+            return list(pool.map(point, names))
+        except BaseException:
+            stopped.set()  # Ctrl-C reaches this thread only
+            raise

@@ -12,6 +12,9 @@ class Tiles:
     ``bk`` is the depth of the inner step of plain tiled matrix products (schedule ``standard``).
     Decode schedules cut the keys into at most ``splits`` and keep them in pages of ``page`` rows.
     Raises InputError unless all are whole numbers from 1.
+
+    >>> print(Tiles(br=128, bc=64, stages=2))
+    Br 128, Bc 64, 2 stages
     """
 
     br: int

@@ -12,6 +12,8 @@ def pytest_addoption(parser):
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite tests/golden from the present output"
     )
+    parser.addoption("--kills", type=int, default=3, metavar="N",
+                     help="times that a sweep is killed at random moments (3)")
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@
   hbmeter table sweep --rows br --columns bc --values dram_read_bytes --aggregate min
   hbmeter table sweep --csv sweep.csv --parquet sweep.parquet
 
-Filters compare columns with = != < <= > >=, in (…) and is null, joined by and, or, not and ().
+Filters compare columns with = != < <= > >= ~ (contains), in (…) and is null, joined by and, or,
+not and ().
 An unknown name lists the columns. A cell that was not computed is empty, never 0. While a sweep
 is running, the rows that it has put on disk are shown. From Python, a pandas DataFrame:
 
@@ -13,7 +14,7 @@ is running, the rows that it has put on disk are shown. From Python, a pandas Da
   sweep_table("sweep", "schedule = flash2 and seq >= 4096")
 """
 
-SHOWN = 40
+SHOWN, WIDEST = 40, 60  # rows, and characters of a cell
 RESULTS = ("sm_read_bytes", "sm_write_bytes", "dram_read_bytes", "dram_write_bytes", "bound_s",
            "predicted_s")
 
@@ -100,10 +101,19 @@ def _told_apart(rows):
     from ...simulator.sweeps.points import INPUTS
 
     varying = [name for name in INPUTS if len({row.get(name) for row in rows}) > 1]
-    shown = [*varying, *(name for name in (*RESULTS, "why_not")
+    told = [name for name in varying if not _follows(name, rows)]
+    shown = [*told, *(name for name in (*RESULTS, "why_not")
                          if any(row.get(name) is not None for row in rows))]
     constant = {name: rows[0].get(name) for name in INPUTS if rows and name not in varying}
     return [{name: row[name] for name in shown} for row in rows], constant
+
+
+def _follows(name, rows):
+    """Whether a column only repeats another: kv_seq that is seq, the one profile of each GPU."""
+    if name == "profile":
+        return len({(row["gpu"], row[name]) for row in rows}) == len({row["gpu"] for row in rows})
+    leader = {"kv_heads": "heads", "kv_seq": "seq", "value_dim": "head_dim"}.get(name)
+    return leader is not None and all(row[name] in (None, row[leader]) for row in rows)
 
 
 def _show(rows, constant, values):
@@ -134,4 +144,5 @@ def _text(name, value):
         return si(value)
     if name.endswith("_s"):
         return seconds(value)
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= WIDEST else f"{text[:WIDEST - 1]}…"

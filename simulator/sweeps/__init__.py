@@ -2,5 +2,5 @@
 
 ``spec.py`` says what a sweep may hold, ``points.py`` computes one point, ``store.py`` keeps rows,
 ``runner.py`` brings them together on one process or many, ``where.py`` reads filters and
-``table.py`` gives what is kept as rows, pivots and pandas DataFrames.
+``table.py`` gives what is kept, filtered and pivoted.
 """

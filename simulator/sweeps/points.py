@@ -26,11 +26,12 @@ def profile_hash(profile) -> str:
     return hashlib.sha256(profile.model_dump_json().encode()).hexdigest()[:16]
 
 
-def key(values: dict, profile: str, code: str = jit.CODE_VERSION) -> str:
+def key(values: dict, profile: str) -> str:
     """The point's name: 32 hexadecimal digits of its values (defaults filled in), the hash of its
     GPU's profile, and the version of the code that computes it."""
     shape = _shape(tuple(values[name] for _, name in _SHAPE))
-    point = [code, profile, values["schedule"], *shape, *(values[name] for name in _LAUNCH)]
+    point = [jit.CODE_VERSION, profile, values["schedule"], *shape,
+             *(values[name] for name in _LAUNCH)]
     return hashlib.blake2b(json.dumps(point).encode(), digest_size=16).hexdigest()
 
 

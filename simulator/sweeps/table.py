@@ -1,4 +1,4 @@
-"""What a sweep has kept: rows, pivots and pandas DataFrames."""
+"""What a sweep has kept: rows, filtered and pivoted."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,25 +30,10 @@ def rows(folder: str | Path, where: str | None = None, everything: bool = False)
         connection.close()
 
 
-def frame(folder: str | Path, where: str | None = None, everything: bool = False):
-    """``rows`` as a pandas DataFrame with nullable types: bytes stay exact, what was not computed
-    is <NA>. Raises ImportError when pandas is not installed."""
-    return to_frame(rows(folder, where, everything))
-
-
-def to_frame(found: list[dict]):
-    """Rows as a pandas DataFrame with nullable types."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise ImportError("tables need pandas: pip install 'hbmeter[tables]'") from error
-    return pandas.DataFrame(found).convert_dtypes()
-
-
 def pivot(found: list[dict], down: Sequence[str], across: Sequence[str], value: str,
           aggregate: str | None = None) -> list[dict]:
     """A row for each combination of the columns ``down``, with a cell of ``value`` for each of
-    those ``across``; rows and cells in the order in which they are found, None where none is.
+    those ``across``: numbers in their order, texts as they come, None where there is no row.
 
     Raises InputError for an unknown column, and when two rows fall into one cell and no
     ``aggregate`` (AGGREGATES) says what to do with them.
@@ -60,21 +45,34 @@ def pivot(found: list[dict], down: Sequence[str], across: Sequence[str], value: 
     require_columns(found, [*down, *across, value])
     if aggregate is not None and aggregate not in AGGREGATES:
         raise unknown_name("aggregate", aggregate, AGGREGATES)
-    cells: dict[tuple, dict[str, list[dict]]] = {}
+    cells: dict[tuple, list[dict]] = {}
+    lines, columns = _places(found, down), _places(found, across)
     for row in found:
-        line = cells.setdefault(tuple(row[name] for name in down), {})
-        line.setdefault(_heading(row, across, value), []).append(row)
-    headings = dict.fromkeys(heading for line in cells.values() for heading in line)
+        cells.setdefault((_place(row, down), _place(row, across)), []).append(row)
     return [
-        dict(zip(down, place, strict=True))
-        | {heading: _cell(line.get(heading, []), [*down, *across], value, aggregate)
-           for heading in headings}
-        for place, line in cells.items()
+        dict(zip(down, line, strict=True))
+        | {", ".join(map(str, column)) or value:
+           _cell(cells.get((line, column), []), [*down, *across], value, aggregate)
+           for column in columns}
+        for line in lines
     ]
 
 
-def _heading(row: dict, across: Sequence[str], value: str) -> str:
-    return ", ".join(str(row[name]) for name in across) or value
+def _place(row: dict, names: Sequence[str]) -> tuple:
+    return tuple(row[name] for name in names)
+
+
+def _places(found: list[dict], names: Sequence[str]) -> list[tuple]:
+    """The combinations of these columns: numbers in their order, texts as they come."""
+    ranks = []
+    for name in names:
+        values = list(dict.fromkeys(row[name] for row in found))
+        if all(isinstance(value, int | float) for value in values):
+            values.sort()
+        ranks.append({value: rank for rank, value in enumerate(values)})
+    places = dict.fromkeys(_place(row, names) for row in found)
+    return sorted(places, key=lambda place: [
+        rank[value] for rank, value in zip(ranks, place, strict=True)])
 
 
 def _cell(found: list[dict], fixed: list[str], value: str, aggregate: str | None):
@@ -91,7 +89,7 @@ def _cell(found: list[dict], fixed: list[str], value: str, aggregate: str | None
 
 def _ambiguous(found: list[dict], fixed: list[str]) -> str:
     place = ", ".join(f"{name} {found[0][name]}" for name in fixed)
-    differ = [name for name in INPUTS
+    differ = [name for name in (*INPUTS, "chosen")
               if name in found[0] and len({row[name] for row in found}) > 1]
     return (f"{len(found)} rows for {place}: they differ in {', '.join(differ) or 'nothing'}; "
             "filter them, give them rows or columns, or aggregate them")

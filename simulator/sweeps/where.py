@@ -3,7 +3,7 @@
     filter     = alternative { "or" alternative }
     alternative = condition { "and" condition }
     condition  = "not" condition | "(" filter ")" | NAME comparison
-    comparison = ( "=" | "!=" | "<" | "<=" | ">" | ">=" ) value
+    comparison = ( "=" | "!=" | "<" | "<=" | ">" | ">=" | "~" ) value      (~: contains)
                | [ "not" ] "in" "(" value { "," value } ")" | "is" [ "not" ] "null"
     value      = number | 'text' | word
 
@@ -21,7 +21,7 @@ MAX_DEPTH = 32
 _TOKEN = re.compile(r"""\s*(?:
     (?P<number>[-+]?[0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?(?![\w.:/-]))
   | (?P<quoted>'[^']*'|"[^"]*")
-  | (?P<sign><=|>=|!=|<>|==|[=<>(),])
+  | (?P<sign><=|>=|!=|<>|==|[=<>~(),])
   | (?P<word>\w[\w.:/-]*)
 )""", re.VERBOSE)
 _COMPARISONS = {"=": "=", "==": "=", "!=": "<>", "<>": "<>", "<": "<", "<=": "<=", ">": ">",
@@ -128,9 +128,11 @@ class _Parser:
             return f"{left} IS{negated} NULL"
         if found := self.take(*_COMPARISONS):
             return f"{left} {_COMPARISONS[found]} {self.value()}"
+        if self.take("~"):
+            return f"instr({left}, {self.value(column=False)}) > 0"
         negated = " NOT" if self.take("not") else ""
         if not self.take("in"):
-            raise self.unexpected("a comparison (= != < <= > >=, in, is null)")
+            raise self.unexpected("a comparison (= != < <= > >= ~, in, is null)")
         self.need("(")
         options = [self.value()]
         while self.take(","):
@@ -138,12 +140,13 @@ class _Parser:
         self.need(")")
         return f"{left}{negated} IN ({', '.join(options)})"
 
-    def value(self) -> str:
+    def value(self, column: bool = True) -> str:
+        """A value; ``column``: or a column, where a word is one's name."""
         if self.kind not in ("number", "quoted", "word"):
             raise self.unexpected("a value")
         kind, text = self.tokens[self.at]
         self.at += 1
-        if kind == "word" and text in self.columns:
+        if column and kind == "word" and text in self.columns:
             return quoted(text)
         self.values.append(_VALUES[kind](text))
         return "?"
