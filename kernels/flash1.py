@@ -1,5 +1,6 @@
 """Launcher of flash1.cu: FlashAttention-1 forward, one thread block a head."""
 
+from ..simulator.execution import fma, fma_output, fma_scores
 from .base import SHAPE, THREADS, Kernel, Launch, padded
 
 
@@ -18,6 +19,12 @@ class Flash1(Kernel):
     def live_registers(self, problem, tiles):
         operands = tiles.br // 16 * (16 // problem.dtype_bytes)
         return tiles.br * (tiles.bc + problem.value_dim) // THREADS + operands + 64
+
+    def executions(self, problem, tiles):
+        element = problem.dtype_bytes
+        scores = fma_scores(tiles.br, tiles.bc, problem.head_dim, element)
+        output = fma_output(tiles.br, problem.value_dim, tiles.bc, element, 4)
+        return (fma(scores, output, tiles.bc),)
 
     def launches(self, problem, tiles, order="row"):
         shared = self.shared_bytes(problem, tiles)

@@ -1,5 +1,6 @@
 """Launcher of flash2.cu: FlashAttention-2 forward, one thread block a row block."""
 
+from ..simulator.execution import fma, fma_output, fma_scores
 from .base import SHAPE, THREADS, Kernel, Launch, ceil_div, padded
 
 
@@ -17,6 +18,12 @@ class Flash2(Kernel):
     def live_registers(self, problem, tiles):
         operands = tiles.br // 16 * (16 // problem.dtype_bytes)
         return tiles.br * (tiles.bc + problem.value_dim) // THREADS + operands + 64
+
+    def executions(self, problem, tiles):
+        element = problem.dtype_bytes
+        scores = fma_scores(tiles.br, tiles.bc, problem.head_dim, element)
+        output = fma_output(tiles.br, problem.value_dim, tiles.bc, element, 4)
+        return (fma(scores, output, tiles.bc),)
 
     def launches(self, problem, tiles, order="row"):
         grid = problem.head_count * ceil_div(problem.seq, tiles.br)

@@ -1,5 +1,6 @@
 """Launcher of flash2_mma.cu: FlashAttention-2 forward on tensor cores, one block a row block."""
 
+from ..simulator.execution import mma_sync
 from ..simulator.tiles import Tiles
 from .base import SHAPE, Kernel, Launch, ceil_div
 
@@ -52,6 +53,10 @@ class Flash2Mma(Kernel):
             "STAGES": str(tiles.stages),
             "WARP_ROWS": str(self.warp_rows(problem, tiles)),
         }
+
+    def executions(self, problem, tiles):
+        rows, threads = self.warp_rows(problem, tiles), self.block_threads(problem, tiles)
+        return (mma_sync(rows, tiles.bc, threads, stages=tiles.stages),)
 
     def launches(self, problem, tiles, order="row"):
         grid = problem.head_count * ceil_div(problem.seq, tiles.br)

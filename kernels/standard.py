@@ -1,5 +1,6 @@
 """Launcher of standard.cu: standard attention, three launches with S and P in global memory."""
 
+from ..simulator.execution import fma, fma_output, fma_scores, softmax_rows
 from .base import THREADS, Kernel, Launch, ceil_div, padded
 
 ROW_BYTES = 49_152  # a row of S up to this size is read once
@@ -45,6 +46,13 @@ class Standard(Kernel):
             "SCORES_SHARED_BYTES": str(self.scores_shared_bytes(problem, tiles)),
             "OUTPUT_SHARED_BYTES": str(self.output_shared_bytes(problem, tiles)),
         }
+
+    def executions(self, problem, tiles):
+        element, width = problem.dtype_bytes, self.value_columns(problem, tiles)
+        scores = fma_scores(tiles.br, tiles.bc, tiles.bk, element)
+        output = fma_output(tiles.br, width, tiles.bk, element, element)
+        return (fma(scores, None, tiles.bc), softmax_rows(problem.kv_seq),
+                fma(None, output, tiles.bc))
 
     def launches(self, problem, tiles, order="row"):
         heads, row_blocks = problem.head_count, ceil_div(problem.seq, tiles.br)

@@ -1,0 +1,86 @@
+"""Thread blocks to SMs: in grid order, to whichever SM has room first."""
+
+import numpy as np
+
+from ..jit import njit
+
+
+@njit
+def makespan(weights, heads, head_fastest, sm_count, residence):
+    """Cycles until the last thread block ends.
+
+    ``weights`` is each block's work over the mean, for one head; ``residence[m − 1]`` the cycles
+    of a block of mean work while m share its SM. The first blocks go one to each SM, then a second
+    to each; a block that ends makes room for the next in grid order. All residents of an SM slow
+    down alike.
+    """
+    per_head, most = len(weights), len(residence)
+    total = per_head * heads
+    left = np.zeros((sm_count, most))  # work of each resident, in mean blocks
+    residents, clock = np.zeros(sm_count, np.int64), np.zeros(sm_count)
+    issued = 0
+    for _ in range(most):
+        for sm in range(sm_count):
+            if issued < total:
+                left[sm, residents[sm]] = _weight(weights, issued, heads, per_head, head_fastest)
+                residents[sm] += 1
+                issued += 1
+    times, queue = np.full(sm_count, np.inf), np.arange(sm_count)
+    for sm in range(sm_count):
+        if residents[sm]:
+            times[sm] = _next_end(left[sm], residents[sm], residence, 0.0)
+    _heapify(queue, times)
+    last = 0.0
+    while times[queue[0]] < np.inf:
+        sm = queue[0]
+        now = times[sm]
+        progress = (now - clock[sm]) / residence[residents[sm] - 1]
+        clock[sm] = last = now
+        kept = 0
+        for slot in range(residents[sm]):
+            rest = left[sm, slot] - progress
+            if rest > 1e-9:
+                left[sm, kept] = rest
+                kept += 1
+        while kept < most and issued < total:
+            left[sm, kept] = _weight(weights, issued, heads, per_head, head_fastest)
+            kept += 1
+            issued += 1
+        residents[sm] = kept
+        times[sm] = _next_end(left[sm], kept, residence, now) if kept else np.inf
+        _sift_down(queue, times, 0)
+    return last
+
+
+@njit
+def _weight(weights, index, heads, per_head, head_fastest):
+    return weights[index // heads if head_fastest else index % per_head]
+
+
+@njit
+def _next_end(left, residents, residence, now):
+    """When the first of an SM's residents ends."""
+    return now + left[:residents].min() * residence[residents - 1]
+
+
+@njit
+def _heapify(queue, times):
+    for at in range(len(queue) // 2 - 1, -1, -1):
+        _sift_down(queue, times, at)
+
+
+@njit
+def _sift_down(queue, times, at):
+    """Put the slot at ``at`` in its place by time."""
+    slot = queue[at]
+    while True:
+        child = 2 * at + 1
+        if child >= len(queue):
+            break
+        if child + 1 < len(queue) and times[queue[child + 1]] < times[queue[child]]:
+            child += 1
+        if times[queue[child]] >= times[slot]:
+            break
+        queue[at] = queue[child]
+        at = child
+    queue[at] = slot

@@ -1,0 +1,196 @@
+"""How a kernel runs a schedule's operations on an SM: what each costs and what overlaps.
+
+A schedule says what is computed; two kernels of one schedule differ in the unit that multiplies, in
+how often operands are read from shared memory again (register blocking), in instructions beside
+the products, and in what runs under what. Kernels declare that, read off their own source and
+machine code: nothing here is a time, and nothing is measured.
+"""
+
+from dataclasses import dataclass, field
+
+WARP = 32
+WAVEFRONT_BYTES = 128  # what shared memory moves in a clock
+WIDE_LOAD_WAVEFRONTS = 4  # of a warp's 16-byte loads, broadcast or not: a quarter warp each
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of an operation: for each element of its first operand, or each multiply-add of a product.
+
+    ``instructions`` are those of threads at the full rate (a warp a clock and subpartition),
+    ``slow`` those at half of it (conversions, comparisons, integers), ``wavefronts`` those of
+    shared memory. Of one execution, for each warp: ``waits`` of a long pipeline (shared memory,
+    tensor core, shuffle), and ``chain`` instructions that each wait for the one before.
+    """
+
+    instructions: float = 0.0
+    slow: float = 0.0
+    wavefronts: float = 0.0
+    waits: float = 0.0
+    chain: float = 0.0
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A kernel's way of running one phase of a program.
+
+    ``multiplier`` is the unit of its products: "fma", "mma_sync" or "wgmma". ``strips`` are parts
+    of a warp's tile that do not depend on each other, whose operations the warp interleaves.
+    ``operands_ahead``: a warp reads the next operands from shared memory while it multiplies.
+    ``ping_pong``: warpgroups take turns, so that every unit works under the others.
+    ``prefetch`` is what runs between a load and its use: "none" (serial: a block then loads
+    ``in_flight_bytes`` at a time), a "product" of the same trip, or a whole "trip"
+    (double-buffered).
+    """
+
+    multiplier: str
+    threads: int
+    costs: dict[str, Cost] = field(repr=False)
+    strips: int = 1
+    operands_ahead: bool = False
+    ping_pong: bool = False
+    prefetch: str = "none"
+    in_flight_bytes: int | None = None
+    instructions_per_byte: float = 0.25  # of loads and stores; half of them slow
+    multicast: int = 1  # thread blocks that share what one of them loads
+    spill_bytes: int = 0  # of a thread and trip, stored and loaded
+
+    @property
+    def warps(self) -> int:
+        """Warps of a thread block."""
+        return -(-self.threads // WARP)
+
+
+# ---- Products by FMA, a thread block of 16 × 16 threads ----------------------------------------
+
+
+def fma_scores(rows: int, columns: int, depth: int, element_bytes: int) -> Cost:
+    """Q Kᵀ of a rows × columns tile: thread (y, x) of 16 × 16 reads its rows and columns in
+    16-byte vectors along the depth, converts them when narrower than fp32, and multiplies."""
+    r, c, vector = rows / 16, columns / 16, 16 // element_bytes
+    loads = (r + c) / (r * c * vector)
+    convert = (r + c) / (r * c) if element_bytes < 4 else 0.0
+    turn = 11 / (r * c * vector)  # of the loop: addresses, comparison, branch
+    return Cost(1 + loads, convert + turn, WIDE_LOAD_WAVEFRONTS * loads / WARP,
+                waits=depth / vector)
+
+
+def fma_output(rows: int, width: int, depth: int, element_bytes: int, weight_bytes: int) -> Cost:
+    """P V: a thread reads the weights of 4 keys for each of its rows in one load, and its columns
+    of ``width`` in runs of neighbours, once for each key."""
+    r, c = rows / 16, width / 16
+    run = min(width // 16 & -(width // 16), 16 // element_bytes)
+    loads = 4 * c / run
+    wavefronts = r * weight_bytes + loads * run * element_bytes * WARP / WAVEFRONT_BYTES
+    convert = 4 * c * (element_bytes < 4) + 4 * r * (weight_bytes < 4)
+    work = r * 4 * c
+    return Cost(1 + (r + loads) / work, (convert + 6) / work, wavefronts / work / WARP,
+                waits=depth / 4)
+
+
+def fma(scores: Cost | None, output: Cost | None, columns: int, threads: int = 256) -> Execution:
+    """Products on FMA units by 16 × 16 threads; a warp loads, converts and multiplies in turn.
+
+    16 threads share a row of ``columns`` scores: maxima and sums go over them in 4 shuffles.
+    """
+    over_row = 8 * 16 / columns
+    row = Cost(instructions=16.0)
+    products = {"dot_t": scores, "dot_t_add": scores, "dot": output, "dot_add": output}
+    return Execution(
+        "fma", threads,
+        {
+            **{name: cost for name, cost in products.items() if cost is not None},
+            "scale": Cost(1), "mask": Cost(slow=3), "row_max": Cost(0, 1 + over_row, waits=4),
+            "row_sum": Cost(1 + over_row / 2, over_row / 2, waits=4),
+            "exp_minus": Cost(7, 2, waits=1),
+            "copy": Cost(1, 1, 4 / WAVEFRONT_BYTES, waits=1), "mul_rows": Cost(1),
+            "div_rows": Cost(1), "maximum": row, "add": row, "log": row,
+        },
+        in_flight_bytes=4 * 16 * threads, instructions_per_byte=25 / 16,
+    )
+
+
+def softmax_rows(columns: int, threads: int = 256) -> Execution:
+    """Softmax of whole rows, a thread block a row, 8 elements a thread and turn: maximum and sum
+    in one pass, weights in a second; two reductions over the block, each in 5 shuffles and two
+    barriers, which cost every warp alike however short the row."""
+    across = Cost(120 * threads / columns, 60 * threads / columns, waits=14)
+    return Execution(
+        "fma", threads,
+        {"mask": Cost(1, 3), "row_max": across, "exp_minus": Cost(20, 11, 2 / WAVEFRONT_BYTES),
+         "row_sum": Cost(waits=14), "div_rows": Cost(2, 1)},
+        in_flight_bytes=16 * threads, instructions_per_byte=4 / 16,
+    )
+
+
+# ---- Products on tensor cores ------------------------------------------------------------------
+
+_MMA = 16 * 8 * 16  # multiply-adds of one mma.sync
+_FRAGMENT = 256  # elements of one ldmatrix.x4, 4 wavefronts
+_WGMMA = 64 * 8 * 16  # multiply-adds of wgmma's narrowest form
+_SOFTMAX = {  # for a score: a maximum, an FFMA and ex2, an addition, half a conversion
+    "row_max": Cost(slow=1, waits=2), "exp_minus": Cost(2, waits=1), "row_sum": Cost(1),
+    "copy": Cost(slow=0.5),
+}
+
+
+def mma_sync(rows_of_warp: int, columns: int, threads: int, *, stages: int) -> Execution:
+    """FlashAttention-2 on mma.sync: operands by ldmatrix, weights stay in registers, O is rescaled
+    only when a maximum has grown much.
+
+    A warp owns ``rows_of_warp`` rows, 16 a strip, and reads all of K and V; Q comes from shared
+    memory again for every column block of ``columns``. With one stage a product hides the other's
+    load. A trip's own hundred instructions (addresses, bounds, barriers) follow from each other.
+    """
+    streamed, resident = 1 / (_FRAGMENT * rows_of_warp), 1 / (_FRAGMENT * columns)
+
+    def product(fragments: float) -> Cost:
+        return Cost(WARP / _MMA + WARP * fragments, 0.0, 4 * fragments, waits=2)
+
+    scores, output = product(streamed + resident), product(streamed)
+    return Execution(
+        "mma_sync", threads,
+        _SOFTMAX | {"dot_t": scores, "dot_t_add": scores, "dot": output, "dot_add": output,
+                    "maximum": Cost(slow=100 * WARP / rows_of_warp, chain=100)},
+        strips=rows_of_warp // 16, operands_ahead=True, 
+        prefetch="trip" if stages > 1 else "product",
+    )
+
+
+def wgmma(columns: int, consumers: int, *, ping_pong: bool = True,
+          multicast: int = 1) -> Execution:
+    """FlashAttention-3: wgmma reads K and V from shared memory once for 64 rows (Q too, P from
+    registers), TMA loads; consumer warpgroups beside one producer, in ping-pong."""
+    streamed, resident = 2 / WAVEFRONT_BYTES / 64, 2 / WAVEFRONT_BYTES / columns
+
+    def product(wavefronts: float) -> Cost:
+        return Cost(WARP / _WGMMA, 0.0, wavefronts, waits=1)
+
+    return Execution(
+        "wgmma", 128 * (consumers + 1),
+        _SOFTMAX | {"dot_t": product(streamed + resident), "dot_add": product(streamed),
+                    "mul_rows": Cost(1)},
+        ping_pong=ping_pong, prefetch="trip", instructions_per_byte=0.01, multicast=multicast,
+    )
+
+
+def generic(program, gpu) -> tuple[Execution, ...]:
+    """The kernel to expect of a program that names none, phase by phase: tensor cores by mma.sync
+    for 16-bit types where the GPU has them, else FMA; loads double-buffered with two stages."""
+    problem, tiles = program.problem, program.tiles
+    peak = getattr(gpu.flops, problem.dtype)
+    found = []
+    for phase in program.phases:
+        if not phase.axes or phase.axes[0].step == 1:
+            found.append(softmax_rows(problem.kv_seq))
+        elif problem.dtype_bytes == 2 and peak and peak > gpu.flops.fp32:
+            wide = tiles.br >= 128 and tiles.br % 32 == 0 and problem.value_dim <= 128
+            rows = 32 if wide else 16
+            found.append(mma_sync(rows, tiles.bc, -(-tiles.br // rows) * WARP,
+                                  stages=tiles.stages))
+        else:
+            element = problem.dtype_bytes
+            found.append(fma(fma_scores(tiles.br, tiles.bc, problem.head_dim, element),
+                             fma_output(tiles.br, problem.value_dim, tiles.bc, element, 4),
+                             tiles.bc))
+    return tuple(found)
