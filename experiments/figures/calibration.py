@@ -13,26 +13,27 @@ from .. import style
 from . import Table
 
 ORDER = 57
-MISSING = ("No rates are recorded. hbmeter calibrate --out FILE.json measures this machine's GPU.")
-MIB, KIB = 1 << 20, 1 << 10
+MISSING = "No rates are recorded. hbmeter calibrate --out FILE.json measures this machine's GPU."
+MIB = 1 << 20
 TYPES = ("fp16", "bf16", "tf32", "fp8")
 BARS = (("mma", "mma.sync", style.SKY), ("mma_from", "mma.sync, B by ldmatrix", style.ORANGE),
         ("wgmma", "wgmma", style.BLUE))
 
 
 def run(problem, gpu, records=None) -> list[dict]:
-    """One row a recorded fact or point of its curve, whatever the report's shape and GPU."""
+    """One row a recorded fact, point of its curve and launch of a load that lasts, whatever the
+    report's shape and GPU."""
     from .. import rates_record
     from ..verify import gpu_profile
 
-    return [
-        {"record": record.name, "gpu": record.gpu, "driver": record.provenance.get("driver"),
-         "date": record.provenance.get("date"), **row}
-        for record in (rates_record.load_all() if records is None else records)
-        for item in rates_record.judge(record.facts, gpu_profile(record)) if not item.refusal
-        for row in _rows(item)
-    ] + [row for record in (rates_record.load_all() if records is None else records)
-         for row in _over_time(record)]
+    found = []
+    for record in rates_record.load_all() if records is None else records:
+        origin = {"record": record.name, "gpu": record.gpu,
+                  "driver": record.provenance.get("driver"), "date": record.provenance.get("date")}
+        judged = rates_record.judge(record.facts, gpu_profile(record))
+        rows = [row for item in judged if not item.refusal for row in _rows(item)]
+        found += [{**origin, **row} for row in (*rows, *_over_time(record))]
+    return found
 
 
 def _rows(item):
@@ -53,9 +54,8 @@ def _over_time(record):
             spent = 0.0
             for sample in point["samples"] if point["series"].endswith("_sustained") else ():
                 spent += sample["seconds"]
-                yield {"record": record.name, "gpu": record.gpu, "name": point["series"],
-                       "unit": "hz", "at": spent, "value": sample["clock_hz"],
-                       "curve_of": "seconds"}
+                yield {"name": point["series"], "unit": "hz", "at": spent,
+                       "value": sample["clock_hz"], "curve_of": "seconds"}
 
 
 @style.styled
@@ -90,22 +90,23 @@ def _line(ax, rows, name, label, colour, scale_x=1, scale_y=1, marker="x"):
 
 
 def _bandwidth(ax, rows):
-    _line(ax, rows, "l2_read", "each SM its own slice", style.BLUE, MIB, 1e12)
-    _line(ax, rows, "l2_read_shared", "every SM all of it", style.ORANGE, MIB, 1e12)
+    _line(ax, rows, "l2_read_private", "each SM its own slice", style.BLUE, MIB, 1e12)
+    _line(ax, rows, "l2_read_shared", "every SM all, each from elsewhere", style.ORANGE, MIB, 1e12)
+    _line(ax, rows, "l2_read_together", "every SM all, in one order", style.GREEN, MIB, 1e12)
     for name, label, look in (("hbm_read", "DRAM, measured", "--"), (None, "DRAM, datasheet", ":")):
         row = _fact(rows, "hbm_read")
         if row and (name or row["datasheet"]):
             value = row["value"] if name else row["datasheet"]
             ax.axhline(value / 1e12, color=style.GREY, linestyle=look, linewidth=1, label=label)
-    _sizes(ax, (1, 4, 16, 32, 64, 128, 256), "bytes read again and again, MiB")
-    ax.set(title="Bandwidth of reads", ylabel="TB/s", ylim=(0, None))
-    ax.legend(loc="lower left")
+    _sizes(ax, (1, 4, 16, 32, 64, 128, 256), "MiB read again and again")
+    ax.set(title="Bandwidth of reads", ylabel="TB/s", ylim=(0, 1.15 * ax.get_ylim()[1]))
+    ax.legend(loc="upper right")
 
 
-def _sizes(ax, ticks, label):
+def _sizes(ax, ticks, label, shown="{:g}".format):
     ax.set_xscale("log", base=2)
     ax.xaxis.set_major_locator(FixedLocator(ticks))
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.xaxis.set_major_formatter(lambda value, _: shown(value))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel(label)
 
@@ -119,22 +120,29 @@ def _latency(ax, rows):
     if row:
         ax.axhline(row["value"], color=style.GREY, linestyle="--", linewidth=1,
                    label="shared memory")
-    _sizes(ax, (1 / 64, 1 / 8, 1, 8, 64, 1024), "bytes chased through, MiB")
+    _sizes(ax, (1 / 64, 1 / 8, 1, 8, 64, 1024), "bytes chased through",
+           lambda mib: f"{mib:g} MiB" if mib >= 1 else f"{mib * 1024:g} KiB")
     ax.set(title="Latency of a load", ylabel="SM cycles", ylim=(0, None))
     ax.legend(loc="upper left")
 
 
 def _lanes(ax, rows):
-    for name, label, colour in (("smem_read_4", "4-byte loads", style.SKY),
-                                ("smem_read", "16-byte loads", style.BLUE),
-                                ("smem_ldmatrix", "ldmatrix.x4", style.ORANGE)):
-        _line(ax, rows, name, label, colour)
+    for name, label, look in (
+            ("smem_read_4", "4-byte loads", {"marker": "x", "color": style.SKY}),
+            ("smem_read", "16-byte loads", {"marker": "+", "color": style.BLUE, "markersize": 9}),
+            ("smem_ldmatrix", "ldmatrix.x4", {"marker": "o", "color": style.ORANGE, "mfc": "none",
+                                              "markersize": 8})):
+        x, y = _curve(rows, name)
+        if x:
+            ax.plot(x, y, linestyle="none", mew=1.4, label=label, **look)
     row = _fact(rows, "smem_read")
     if row and row["datasheet"]:
         ax.axhline(row["datasheet"], color=style.GREY, linestyle=":", linewidth=1, label="32 banks")
     _sizes(ax, (4, 8, 16, 32, 64, 128, 256), "bytes from lane to lane")
-    ax.set(title="Shared memory: bank conflicts", ylabel="bytes a clock and SM", ylim=(0, None))
-    ax.legend(loc="upper right")
+    ax.set_yscale("log", base=2)
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.set(title="Shared memory: bank conflicts", ylabel="bytes a clock and SM", ylim=(2, 190))
+    ax.legend(loc="lower left")
 
 
 def _products(ax, rows):
@@ -157,7 +165,8 @@ def _products(ax, rows):
                     linestyle=":", linewidth=1.4)
     ax.set_xticks(range(len(TYPES)), TYPES)
     ax.grid(axis="x", visible=False)
-    ax.set(title="Tensor cores, fp32 accumulation", ylabel="TFLOP/s")
+    ax.set(title="Tensor cores, fp32 accumulation", ylabel="TFLOP/s",
+           ylim=(0, 1.1 * ax.get_ylim()[1]))
     keys = [style.key(label, color=colour, linewidth=6) for _, label, colour in BARS]
     keys += [style.key("most at the clock it ran at", color=style.BLACK, linewidth=1.4),
              style.key("datasheet", color=style.VERMILION, linestyle=":")]
@@ -182,14 +191,14 @@ def _exponentials(ax, rows):
 
 
 def _clocks(ax, rows):
-    for name, label, colour in (("mma_fp16_sustained", "mma.sync fp16", style.SKY),
+    for name, label, colour in (("fma_sustained", "fp32 FMA", style.GREEN),
+                                ("mma_fp16_sustained", "mma.sync fp16", style.SKY),
                                 ("wgmma_fp16_sustained", "wgmma fp16", style.BLUE)):
         x, y = _curve(rows, name)
         if x:
             ax.plot(x, [value / 1e6 for value in y], color=colour, linewidth=1.1, label=label)
-    row = next((row for row in rows if row["name"].endswith("_clock") and row.get("datasheet")),
-               None)
-    if row:
+    row = _fact(rows, "mma_fp16_clock")
+    if row and row["datasheet"]:
         ax.axhline(row["datasheet"] / 1e6, color=style.GREY, linestyle=":", linewidth=1,
                    label="boost clock")
     ax.set(title="Clock under load", xlabel="seconds of load", ylabel="SM clock, MHz")
@@ -208,7 +217,7 @@ def describe(table) -> str:
         row = _fact(rows, name)
         if row and row["datasheet"]:
             parts.append(f"{what} {row['value'] / row['datasheet']:.0%} of the datasheet")
-    l2, hbm = _fact(rows, "l2_read"), _fact(rows, "hbm_read")
+    l2, hbm = _fact(rows, "l2_read_private"), _fact(rows, "hbm_read")
     if l2 and hbm:
         parts.append(f"L2 reads {l2['value'] / hbm['value']:.1f} times as fast as DRAM's")
     return f"Measured on {rows[0]['gpu']}: {'; '.join(parts)}."

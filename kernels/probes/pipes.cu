@@ -2,6 +2,8 @@
 // CHAINS chains of one operation, each result the next one's operand.
 #include "probe.cuh"
 
+constexpr int STEPS = 16;  // of a loop's body: the loop itself takes slots too
+
 enum Operation { FMA, ADD, MULTIPLY, MAX, EXP2, PACK, SHUFFLE };
 
 template <Operation OP> __device__ __forceinline__ void apply(float& x, float a, float b) {
@@ -30,7 +32,7 @@ __device__ __forceinline__ void work(int iterations, float a, float b, float* si
     start_watch(stamps);
     for (int i = 0; i < iterations; ++i) {
 #pragma unroll
-        for (int u = 0; u < 8; ++u)
+        for (int u = 0; u < STEPS; ++u)
 #pragma unroll
             for (int c = 0; c < CHAINS; ++c) {
                 apply<OP>(x[c], a, b);

@@ -21,13 +21,13 @@ from .bench import (
 
 SOURCE = Path(__file__).with_suffix(".cu")
 THREADS, BLOCKS_PER_SM, WARP = 1024, 2, 32
-STEPS, CHAINS, MIXED_CHAINS = 8, 8, 4  # of pipes.cu
+STEPS, CHAINS, MIXED_CHAINS = 16, 8, 4  # of pipes.cu
 OPERATIONS = ("fma", "add", "multiply", "max", "exp2", "pack", "shuffle")
 MIXED = (2, 4, 6, 7, 8, 12, 16)  # fused multiply-adds to an exp2
 CHAIN_ITERATIONS = 1024
-ITERATIONS = {"fma": 2048, "add": 2048, "multiply": 2048, "max": 1024, "pack": 1024}
-FEW_ITERATIONS = 512
-SUSTAINED_ITERATIONS, SUSTAINED_REPEATS = 10_000, 100
+ITERATIONS = {"fma": 1024, "add": 1024, "multiply": 1024, "max": 512, "pack": 512}
+FEW_ITERATIONS = 256
+SUSTAINED_ITERATIONS, SUSTAINED_REPEATS = 5_000, 100
 
 
 def measure(bench: Bench) -> None:
