@@ -6,8 +6,9 @@ import sys
 from dataclasses import replace
 
 from ..hwprofiles import load
-from ..simulator.errors import InputError
 from ..simulator import schedules
+from ..simulator.engines import NAMES as ENGINES
+from ..simulator.errors import InputError
 from ..simulator.problem import DIRECTIONS, DTYPE_BYTES, Attention
 from ..simulator.tiles import Tiles
 
@@ -114,13 +115,26 @@ def add_tiles(parser: argparse.ArgumentParser):
     group.add_argument("--br", type=whole, metavar="N", help="rows of a query block")
     group.add_argument("--bc", type=whole, metavar="N", help="columns: keys of a K,V block")
     group.add_argument("--stages", type=whole, metavar="N", help="buffers for streamed tiles (1)")
+    group.add_argument("--splits", type=whole, metavar="N",
+                       help="decode schedules: most splits of the keys (predicted fastest)")
+    group.add_argument("--page-size", type=whole, metavar="N",
+                       help="schedule paged: keys of a page (16)")
 
 
 def tiles(args, schedule: str, attention: Attention, gpu) -> Tiles:
     """The tiles that the options name; absent sizes are the tool's choice for this GPU."""
     from ..simulator.blocks import choose_tiles
 
-    return choose_tiles(schedule, attention, gpu, args.br, args.bc, args.stages)
+    return choose_tiles(schedule, attention, gpu, args.br, args.bc, args.stages,
+                        splits=args.splits, page=args.page_size)
+
+
+def add_engine(parser: argparse.ArgumentParser):
+    """--engine: which reader counts."""
+    parser.add_argument("--engine", choices=ENGINES, default="l2", metavar="ENGINE",
+                        help="scratchpad: SM boundary only; l2: DRAM too, at the speed the tool "
+                             "picks (%(default)s); l2-tile: every tile simulated; l2-line: every "
+                             "line, exact and slow")
 
 
 def add_launch(parser: argparse.ArgumentParser):

@@ -4,6 +4,7 @@ import time
 
 BAR_CHARS = 24
 BAR_SECONDS = 0.2  # from one drawing of the bar to the next
+PATIENCE_SECONDS = 2  # that work takes before its share is said
 
 
 class Progress:
@@ -40,6 +41,11 @@ class Progress:
             rate = number / spent
             text += f", {rate:.3g} a second, {_duration((self.total - number) / rate)} left"
         print(f"\r\033[K{text[:110]}", end="", file=self.stream, flush=True)
+
+    def share(self, done: float) -> None:
+        """A share of a stage of 100 is done; said once the stage has taken PATIENCE_SECONDS."""
+        if time.monotonic() - self.began > PATIENCE_SECONDS:
+            self.step(int(done * self.total), "percent")
 
     def note(self, text: str) -> None:
         """Something to know, on every kind of stream."""

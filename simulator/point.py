@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
-from . import blocks
+from . import blocks, schedules
 from .bounds import pass_bound
 from .engines import NAMES as ENGINES
 from .engines import scratchpad
@@ -44,6 +44,7 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
         tiles = blocks.choose_tiles(schedule, problem, gpu)
     candidate = blocks.fitting_candidate(schedule, problem, tiles, gpu)
     program = candidate.program
+    problem = program.problem  # with what the schedule says of it: values that are keys
     if blocks_per_sm is None:
         blocks_per_sm = max(candidate.occupancy.blocks_per_sm, 1)
     count = scratchpad.count(program)
@@ -52,7 +53,7 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
         "gpu": gpu.name,
         "schedule": schedule,
         "problem": describe(problem),
-        "tiles": {"br": tiles.br, "bc": tiles.bc, "stages": tiles.stages},
+        "tiles": describe_tiles(program),
         "order": order,
         "blocks_per_sm": blocks_per_sm,
         "flops": problem.flops,
@@ -86,6 +87,17 @@ def _beyond_l2(program, gpu, blocks_per_sm: int, order: str, engine: str, on_pro
         "dram": {"read_bytes": count.dram_read_bytes, "write_bytes": count.dram_write_bytes,
                  "dirty_bytes_at_end": count.dirty_bytes_at_end, "by_tensor": count.by_tensor},
     }
+
+
+def describe_tiles(program) -> dict:
+    """Sizes of a program's tiles, and the number of splits and the page size where it has them."""
+    tiles, options = program.tiles, schedules.options(program.schedule)
+    found = {"br": tiles.br, "bc": tiles.bc, "stages": tiles.stages}
+    if "splits" in options:
+        found["splits"] = program.phases[0].axes[1].blocks  # none is empty
+    if "page" in options:
+        found["page"] = tiles.page
+    return found
 
 
 def describe(problem: Attention) -> dict:

@@ -9,8 +9,7 @@ def add_arguments(parser):
     """Shape, GPU, tiles, launch."""
     from .. import options
 
-    parser.add_argument("--engine", choices=("scratchpad", "l2"), default="l2",
-                        help="scratchpad: SM boundary only; l2: DRAM too (%(default)s)")
+    options.add_engine(parser)
     options.add_gpu(parser)
     options.add_shape(parser)
     options.add_launch(parser)

@@ -14,8 +14,7 @@ def add_arguments(parser):
 
     parser.add_argument("--schedule", required=True, metavar="S",
                         help="hbmeter schedules lists them")
-    parser.add_argument("--engine", choices=("scratchpad", "l2"), default="l2",
-                        help="scratchpad: SM boundary only; l2: DRAM too (%(default)s)")
+    options.add_engine(parser)
     options.add_gpu(parser)
     options.add_shape(parser)
     options.add_tiles(parser)
@@ -25,17 +24,24 @@ def add_arguments(parser):
 
 def run(args):
     """Count, and print a table or the JSON document."""
+    import sys
+
     from ...simulator.point import traffic
     from ...simulator.schedules import get
     from .. import options
     from ..output import print_json
+    from ..progress import Progress
 
     problem, gpu = options.problem(args), options.profile(args)
     get(args.schedule)
+    progress = Progress(sys.stderr)
+    progress.start("simulating thread blocks", 100)
     point = traffic(
         args.schedule, problem, gpu, options.tiles(args, args.schedule, problem, gpu),
         order=args.order, blocks_per_sm=args.blocks_per_sm, engine=args.engine,
+        on_progress=progress.share,
     )
+    progress.end()
     if args.json:
         print_json(point)
     else:
@@ -49,7 +55,9 @@ def _show(point):
     print(f"{point['schedule']} on {point['gpu']}: batch {shape['batch']}, "
           f"heads {shape['heads']}/{shape['kv_heads']}, seq {shape['seq']}×{shape['kv_seq']}, "
           f"d {shape['head_dim']}, {shape['dtype']}, {shape['mask']}")
-    print(f"tiles Br {tiles['br']}, Bc {tiles['bc']}, stages {tiles['stages']}: "
+    decode = "".join(f", {what} {tiles[name]}" for name, what in
+                     (("splits", "splits"), ("page", "pages of")) if name in tiles)
+    print(f"tiles Br {tiles['br']}, Bc {tiles['bc']}, stages {tiles['stages']}{decode}: "
           f"{point['smem_bytes_per_block']:,} B of shared memory a block, "
           f"{point['blocks_per_sm']} block(s) per SM, {point['order']} fastest")
     dram = point["dram"]
@@ -65,7 +73,11 @@ def _show(point):
                  *_dram_cells(point["compulsory"])])
     print(table(["", "SM read", "SM write", "DRAM read", "DRAM write"], rows))
     if dram:
-        print(f"SM counted; DRAM predicted by the L2 model: {point['l2']['model']}")
+        l2 = point["l2"]
+        print(f"SM counted; DRAM predicted by the L2 model: {l2['model']}")
+        if l2["blocks_simulated"] < l2["blocks"]:
+            print(f"simulated {l2['blocks_simulated']:,} of {l2['blocks']:,} thread blocks; the "
+                  "rest repeats them")
         print(f"still dirty in L2 at the end: {si(dram['dirty_bytes_at_end'])}; "
               f"L2 hit rate {point['l2']['hit_rate']:.2%}")
     print(f"FLOPs {si(point['flops'], 'FLOP')} (matmul, unmasked pairs), memory "

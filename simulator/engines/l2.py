@@ -13,7 +13,6 @@ Rates and latencies are the profile's; none is fitted to attention kernels.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +21,7 @@ from ..errors import InputError
 from ..ops import BY_CODE, Unit
 from ..program import Program
 from ..tape import Kind
+from .heard import run_heard
 from .l2_blocks import MACHINE, dirty_sectors, run_phase
 from .l2_cache import SECTORS_PER_UNIT_MAX, UNIT_BYTES, WAYS, empty_cache
 from .l2_counts import COLUMNS, FETCHED, FILLED, READ, WRITTEN, WRITTEN_BACK
@@ -30,7 +30,6 @@ from .l2_repeat import plan_phase, stored_once
 ORDERS = ("row", "head")
 # Cycles where a profile has no latencies: the H800's (Luo et al., arXiv 2402.13499).
 L2_LATENCY_CYCLES, HBM_LATENCY_CYCLES = 263.0, 479.0
-WAIT_SECONDS = 0.1  # between looks at a run
 GROUP_SMS = 16  # SMs of a GPC
 SM_BYTES_PER_CLOCK = 64.0  # from L2, where a profile has no L2 bandwidth: the width of the port
 
@@ -113,8 +112,8 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
     before each phase, as a profiler does that flushes it before each kernel: what is dirty then
     leaves uncounted. ``unit_bytes`` is what the cache moves at a time: the line size is exact.
     ``skip_repeats``: count groups of thread blocks that repeat others without simulating them
-    (l2_repeat.py). ``on_progress`` gets the share that is done every WAIT_SECONDS; what it raises,
-    or Ctrl-C, ends the run.
+    (l2_repeat.py). ``on_progress`` gets the share that is done some times a second; what
+    it raises, or Ctrl-C, ends the run.
     Raises InputError for an unknown order, or units that the reader cannot hold.
     """
     if order not in ORDERS:
@@ -152,22 +151,13 @@ def _share(program, phase, done: float) -> float:
 
 
 def _run(program, phase, cycles, sides, cache, machine, plan, on_progress) -> np.ndarray:
-    """Sectors of a phase, [tensor, count]. It runs in a thread of its own, so that Ctrl-C is heard
-    meanwhile."""
+    """Sectors of a phase, [tensor, count]."""
     sectors = np.zeros((plan["groups"], len(program.tensors), COLUMNS), np.int64)
     slots = np.zeros((plan["slots"], len(program.vars)), np.int64)
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(
-            run_phase, program.tape, phase, program.tensor_records, program.tile_records, cycles,
-            program.problem.head_count // phase["group"], bool(plan["head_fastest"]), sides, slots,
-            cache, sectors, machine, plan, stored_once(program, phase))
-        try:
-            while not wait([running], WAIT_SECONDS).done:
-                on_progress(int(plan["issued"]) / int(plan["total"]))
-        except BaseException:
-            plan["stop"] = True
-            raise
-    running.result()
+    run_heard(run_phase, (
+        program.tape, phase, program.tensor_records, program.tile_records, cycles,
+        program.problem.head_count // phase["group"], bool(plan["head_fastest"]), sides, slots,
+        cache, sectors, machine, plan, stored_once(program, phase)), plan, on_progress)
     return sectors.sum(axis=0)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..jit import njit
 from ..tape import Kind
-from .l2_counts import FETCHED, FILLED, WRITTEN, WRITTEN_BACK
+from .l2_counts import COLUMNS, FETCHED, FILLED, WRITTEN, WRITTEN_BACK
 
 TOLERANCE = 0.005  # of a window's DRAM traffic: differences between two windows, all counts added
 TURNOVER = 2.0  # L2 sizes of DRAM traffic in this phase before anything is skipped
@@ -173,7 +173,10 @@ def next_block(block, plan, addresses, groups, sectors, sums, stored):
 def _sum_up(done, plan, sectors, sums):
     """Bring ``sums`` up to the groups that are done."""
     for group in range(plan.summed, done):
-        sums[group + 1] = sums[group] + sectors[group]
+        for tensor in range(sectors.shape[1]):
+            for column in range(COLUMNS):
+                before = sums[group, tensor, column]
+                sums[group + 1, tensor, column] = before + sectors[group, tensor, column]
     plan.summed = done
 
 
@@ -231,6 +234,7 @@ def _repeats(done, period, sectors, sums, stored):
 def _count_as(model, counts, stored):
     """Set a group's counts to another's; what is stored once leaves as often as it is written."""
     for tensor in range(len(stored)):
-        counts[tensor] = model[tensor]
+        for column in range(COLUMNS):
+            counts[tensor, column] = model[tensor, column]
         if stored[tensor] == ONCE:
             counts[tensor, WRITTEN_BACK] = model[tensor, WRITTEN]
