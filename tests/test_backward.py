@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
+from hbmeter.hwprofiles import load
 from hbmeter.simulator import schedules, theory, theory_backward
-from hbmeter.simulator.engines import gradients, numeric, scratchpad
+from hbmeter.simulator.engines import gradients, l2, numeric, scratchpad
 from hbmeter.simulator.errors import InputError
+from hbmeter.simulator.printer import to_text
 from hbmeter.simulator.problem import Attention
+from hbmeter.simulator.program import Program, ProgramBuilder, Role, Space
 from hbmeter.simulator.tiles import Tiles
+from hbmeter.simulator.verifier import ProgramError, verify
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import TILES, posed_for, problems
@@ -157,3 +161,67 @@ def test_figure_2_standard_with_mask_and_dropout_passes_moves_40_3_gb():
     moved = theory_backward.standard_training_paper_bytes(GPT2, passes=True)
     assert moved == 18 * n2 + 12 * nd
     assert f"{moved / 1e9:.1f}" == "40.3"
+
+
+# ---- Atomic adds in the other readers -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_an_l2_that_holds_everything_reads_each_input_once(kv_heads):
+    p = Attention(2, 4, 256, 64, kv_heads=kv_heads, direction="backward")
+    gpu = load("h200")
+    big = gpu.l2.model_copy(update={"size_bytes": 1 << 30, "dirty_bytes_max": None})
+    gpu = gpu.model_copy(update={"l2": big})
+    count = l2.simulate(schedules.build("flash2_backward", p), gpu, blocks_per_sm=1)
+    counted = scratchpad.count(count.program)
+    assert count.dram_read_bytes == p.compulsory_read_bytes
+    assert count.dram_write_bytes == 0
+    assert count.sectors_read * 32 == counted.read_bytes
+    assert count.sectors_written * 32 == counted.write_bytes
+
+
+def test_sums_that_have_left_the_l2_are_fetched_for_an_add():
+    p = Attention(1, 8, 1024, 64, direction="backward")
+    gpu = load("h200")
+    small = gpu.l2.model_copy(update={"size_bytes": 1 << 20, "dirty_bytes_max": None})
+    count = l2.simulate(schedules.build("flash2_backward", p),
+                        gpu.model_copy(update={"l2": small}), blocks_per_sm=1)
+    sums = count.by_tensor["dQ_acc"]
+    assert sums["read_bytes"] > p.head_count * p.seq * p.head_dim * 4  # more than the last phase's
+    assert 0 <= count.hit_rate <= 1
+
+
+def summing(*, zero=True, load_too=False, of_queries=False, role=Role.OUTPUT) -> Program:
+    """dK of two query heads added up, with one thing wrong or nothing."""
+    problem = Attention(batch=1, heads=2, kv_heads=1, seq=8, head_dim=3, direction="backward")
+    p = ProgramBuilder("sums", problem, Tiles(br=4, bc=4))
+    dk = p.tensor("dK", 8, 3, role, kv=not of_queries, statistic=True)
+    if zero:
+        with p.phase("zero", ("c0", 8, 4), kv=True) as (c0,):
+            tile = p.tile("zeros", 4, 3, Space.REGISTERS, accumulator=True)
+            p.fill(tile, 0.0, dk, c0)
+            p.store(tile, dk, c0)
+    with p.phase("add", ("c0", 8, 4)) as (c0,):
+        tile = p.tile("ones", 4, 3, Space.REGISTERS, accumulator=True)
+        p.fill(tile, 1.0, dk, c0)
+        if load_too:
+            p.load(tile, dk, c0)
+        p.reduce(tile, dk, c0)
+    return p.build()
+
+
+def test_heads_that_share_a_tensor_add_up_in_it():
+    verify(summing())
+    assert (numeric.run(summing(), {})["dK"] == 2).all()
+    assert "reduce dK[c0:+4, :] += ones" in to_text(summing())
+
+
+@pytest.mark.parametrize(("wrong", "words"), [
+    ({"zero": False}, "uses what has not been stored everywhere before"),
+    ({"load_too": True}, "adds to dK, which this phase loads or stores too"),
+    ({"of_queries": True}, "a thread block for 2 query heads has no one slice of dK"),
+    ({"role": Role.INPUT, "zero": False}, "stores the input dK"),
+])
+def test_adds_that_cannot_be_right_are_refused(wrong, words):
+    with pytest.raises(ProgramError, match=words):
+        verify(summing(**wrong))

@@ -108,26 +108,27 @@ def test_head_order_reads_more_than_row_order_when_k_and_v_outgrow_the_cache():
 
 
 def dictionary_lru(accesses, n_sets):
-    """Units read or written one after the other: (sectors fetched, written back), by OrderedDict.
+    """Units read, written or added to one after the other: (sectors fetched, written back).
 
     One partition, write-back without fetch, no limit on dirty ways."""
     sets = [OrderedDict() for _ in range(n_sets)]
     fetched = written_back = 0
-    for unit, mask, write in accesses:
+    for unit, mask, how in accesses:
         ways = sets[unit % n_sets]
         valid, dirty = ways.pop(unit, (0, 0))
         if not valid and len(ways) == l2_cache.WAYS:
             _, (_, leaving) = ways.popitem(last=False)
             written_back += leaving.bit_count()
-        if write:
+        if how != "read":
             dirty |= mask
-        else:
+        if how != "write":
             fetched += (mask & ~valid).bit_count()
         ways[unit] = (valid | mask, dirty)
     return fetched, written_back
 
 
-access = st.tuples(st.integers(0, 200), st.integers(1, 15), st.booleans())
+access = st.tuples(st.integers(0, 200), st.integers(1, 15),
+                   st.sampled_from(["read", "write", "add"]))
 
 
 @settings(max_examples=60, deadline=None)
@@ -136,8 +137,12 @@ def test_the_cache_is_a_dictionary_lru(accesses, n_sets):
     cache = l2_cache.empty_cache(n_sets * l2_cache.WAYS * 128, 1, 128, n_sets * 16 * 128)
     assert cache.shape[1] == n_sets
     fetched = written_back = 0
-    for unit, mask, write in accesses:
-        if write:
+    for unit, mask, how in accesses:
+        if how == "add":
+            filled, _, dirty, _, cleaned = l2_cache.add_unit(cache, unit, np.uint64(mask), 32)
+            fetched += int(filled).bit_count()
+            written_back += int(dirty).bit_count() + int(cleaned).bit_count()
+        elif how == "write":
             answer = l2_cache.write_unit(cache, unit, 0, np.uint64(mask), 32)
             written_back += sum(int(bits).bit_count() for bits in answer[1::2])
         else:
@@ -145,6 +150,18 @@ def test_the_cache_is_a_dictionary_lru(accesses, n_sets):
             fetched += int(answer[0]).bit_count()
             written_back += int(answer[2]).bit_count() + int(answer[4]).bit_count()
     assert (fetched, written_back) == dictionary_lru(accesses, n_sets)
+
+
+def test_an_add_is_made_at_the_home_and_far_copies_are_stale_then():
+    cache = l2_cache.empty_cache(2 * 16 * 128, 2, 128)
+    l2_cache.read_unit(cache, 0, 1, np.uint64(15), 32)  # from the far side: a copy on both
+    fetched, *_ = l2_cache.add_unit(cache, 0, np.uint64(3), 32)
+    assert fetched == 0
+    assert l2_cache.read_unit(cache, 0, 0, np.uint64(15), 32)[0] == 0
+    far = cache.copy()
+    assert l2_cache.read_unit(far, 0, 1, np.uint64(15), 32)[0] == 0  # the home has the sums
+    held = cache[1, 0, l2_cache.VALID + int(np.flatnonzero(cache[1, 0, :l2_cache.WAYS])[0])]
+    assert int(held) == 15 & ~3
 
 
 def test_no_more_ways_are_dirty_than_may_be():
