@@ -24,11 +24,13 @@ from .grid import Point
 from .measure import source_hash
 from .progress import Progress
 
-WARM_UP, SAMPLES = 2, 7
+SAMPLES = 5
+BATCH_MS = 2.5  # of back-to-back launches in one sample
 COMPILERS = 12  # builds at once
 ROWS, COLUMNS, STAGES = (32, 64, 96, 128, 256), (32, 64, 96, 128), (1, 2)
 FOLDER = records.FOLDER / "tiles"
-NOTES = {"clocks": "left alone; times are CUDA event times of all launches of a call, caches warm"}
+NOTES = {"clocks": "left alone", "times": "CUDA event time of a batch of back-to-back calls over "
+         f"their number, a batch about {BATCH_MS} ms or one call: the host's launching is hidden"}
 
 
 def _shape(heads, seq, head_dim, mask="full", order="row", **more):
@@ -136,12 +138,29 @@ def _inputs(problem: Attention):
 
 
 def _time(point: Point) -> dict:
+    """Attributes, and milliseconds of a call over batches of back-to-back calls."""
     from ..kernels import runner
 
-    times = runner.time_ms(kernels.get(point.kernel), point.problem, point.tiles,
-                           *_inputs(point.problem), order=point.order, warmup=WARM_UP,
-                           repeats=SAMPLES)
-    return {"attributes": _attributes(point), "times_ms": list(times.samples_ms)}
+    launch = runner.Prepared(kernels.get(point.kernel), point.problem, point.tiles,
+                             *_inputs(point.problem), point.order, False, None).launch
+    launch()
+    once_ms = _batch_ms(launch, 1)
+    batch = max(1, round(BATCH_MS / once_ms))
+    times = [_batch_ms(launch, batch) / batch for _ in range(SAMPLES)]
+    return {"attributes": _attributes(point), "batch": batch, "times_ms": times}
+
+
+def _batch_ms(launch, batch: int) -> float:
+    from ..kernels import runner
+
+    cuda = runner.require_gpu().cuda
+    start, stop = cuda.Event(), cuda.Event()
+    start.record()
+    for _ in range(batch):
+        launch()
+    stop.record()
+    stop.synchronize()
+    return cuda.get_elapsed_time(start, stop)
 
 
 def recorded() -> list[dict]:

@@ -1,0 +1,266 @@
+"""Recorded times against bounds and predictions: errors, choices of tiles, and limiters.
+
+A point is held out by its hash (grid.py), as for the L2 model: the time model was developed on the
+other third. *Zero-shot* uses nothing measured on the kernel. *Calibrated* multiplies by one factor
+a build (kernel, head_dim, dtype, tiles): measured over predicted on the one small shape of the tile
+sweep (tile_sweep.py), whose points are then left out.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import mean, median
+
+import numpy as np
+
+from .. import kernels
+from ..simulator import schedules
+from ..simulator.bounds import program_bound
+from ..simulator.execution import Execution
+from ..simulator.problem import Attention
+from ..simulator.time_model import Prediction, predict
+from . import bench, busy_units, records, tile_sweep
+from .grid import Point
+from .verify import gpu_profile
+
+MODES = ("zero-shot", "calibrated")
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A recorded point: milliseconds (median), whether it was timed call by call, and blocks per
+    SM of each launch as the driver gave them."""
+
+    point: Point
+    source: str
+    ms: float
+    fastest_ms: float
+    by_itself: bool
+    blocks_per_sm: tuple[int, ...]
+    gpu: object
+
+    @cached_property
+    def program(self):
+        """The schedule's program for this point."""
+        schedule = kernels.get(self.point.kernel).schedule
+        return schedules.build(schedule, self.point.problem, self.point.tiles)
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """Zero-shot."""
+        return predict(self.program, self.gpu, executions(self.point),
+                       blocks_per_sm=self.blocks_per_sm, order=self.point.order)
+
+    @property
+    def bound(self):
+        """What no run of this program beats."""
+        multiplier = executions(self.point)[0].multiplier
+        return program_bound(self.program, self.gpu, multiplier)
+
+    @property
+    def build(self) -> tuple:
+        """What a calibration factor belongs to."""
+        problem = self.point.problem
+        return (self.point.kernel, problem.head_dim, problem.value_dim, problem.dtype,
+                self.point.tiles)
+
+    def factor(self) -> float:
+        """Measured over predicted, without launching."""
+        work = sum(phase.seconds for phase in self.prediction.phases)
+        launching = self.seconds(self.prediction) - work
+        return (self.ms * 1e-3 - launching) / work
+
+    def seconds(self, prediction: Prediction) -> float:
+        """A prediction as this point was timed."""
+        return prediction.seconds + prediction.first_launch_s * self.by_itself
+
+
+def executions(point: Point) -> tuple[Execution, ...]:
+    """What the point's kernel declares."""
+    return kernels.get(point.kernel).executions(point.problem, point.tiles)
+
+
+def timed() -> list[Timed]:
+    """Every recorded point of a kernel that declares its executions, of a GPU with a profile."""
+    found = [
+        _timed(Point.of(data), f"verify {record.name}", data, True, profile)
+        for record in records.load_all() if (profile := gpu_profile(record))
+        for data in record.points
+    ]
+    for record in tile_sweep.recorded():
+        profile = _profile(record)
+        found += [_timed(Point.of(data), f"tiles {record['name']}", data, False, profile)
+                  for data in record["points"]]
+    found += _bench(found)
+    return [x for x in found if hasattr(kernels.get(x.point.kernel), "executions")]
+
+
+def _bench(others: list[Timed]) -> list[Timed]:
+    """The points of recorded benchmarks whose build another record has the blocks per SM of."""
+    residents = {x.build: x.blocks_per_sm for x in others if x.point.blocks_per_sm is None}
+    found = []
+    for record in bench.recorded():
+        profile = _profile(record)
+        for data in record["points"]:
+            problem = Attention(**data["problem"])
+            for name in bench.OURS:
+                kernel, entry = kernels.get(name), data["contenders"].get(name, {})
+                if "times_ms" not in entry or not hasattr(kernel, "executions"):
+                    continue
+                point = Point(name, problem, kernel.tile_choices(problem)[0])
+                times = entry["times_ms"]
+                x = Timed(point, f"bench {record['name']}", median(times), min(times), False, (1,),
+                          profile)
+                if x.build in residents:
+                    found.append(replace(x, blocks_per_sm=residents[x.build]))
+    return found
+
+
+def _profile(record: dict):
+    return gpu_profile(records.Record(record["name"], record["provenance"], record["points"]))
+
+
+def _timed(point: Point, source: str, data: dict, by_itself: bool, gpu) -> Timed:
+    resident = tuple(max(x["blocks_per_sm"], 1) for x in data["attributes"].values())
+    times = data["times_ms"]
+    return Timed(point, source, median(times), min(times), by_itself, resident, gpu)
+
+
+def rows(points: list[Timed]) -> list[dict]:
+    """One flat dict a point: measured, bound, predicted in both modes, and their errors.
+
+    Calibrating points have no calibrated prediction, nor has a build without one.
+    """
+    calibrators = tile_sweep.calibrators()
+    factors = {x.build: x.factor() for x in points if x.point in calibrators and not x.by_itself}
+    found = []
+    for x in points:
+        tiles, bound, zero = x.point.tiles, x.bound, x.seconds(x.prediction)
+        row = {
+            "source": x.source, "kernel": x.point.kernel, "shape": x.point.shape,
+            "order": x.point.order, "br": tiles.br, "bc": tiles.bc, "stages": tiles.stages,
+            "blocks_per_sm": x.blocks_per_sm, "held_out": x.point.held_out,
+            "measured_s": x.ms * 1e-3, "fastest_s": x.fastest_ms * 1e-3,
+            "bound_s": bound.bound_s, "bound_by": bound.limiter, "predicted_s": zero,
+            "limiter": x.prediction.limiter, "error": zero * 1e3 / x.ms - 1,
+            "calibrated_s": None, "calibrated_error": None,
+        }
+        if x.build in factors and not (x.point in calibrators and not x.by_itself):
+            seconds = x.seconds(x.prediction.calibrated(factors[x.build]))
+            row |= {"calibrated_s": seconds, "calibrated_error": seconds * 1e3 / x.ms - 1}
+        found.append(row)
+    return found
+
+
+def summary(table: list[dict]) -> list[dict]:
+    """For each kernel and all, points developed on and held out: mean, bias and worst error."""
+    found = []
+    for mode, key in zip(MODES, ("error", "calibrated_error"), strict=True):
+        for held_out in (False, True):
+            part = [r for r in table if r["held_out"] == held_out and r[key] is not None]
+            for kernel in (*dict.fromkeys(r["kernel"] for r in part), "all"):
+                errors = [r[key] for r in part if kernel in (r["kernel"], "all")]
+                found.append({
+                    "mode": mode, "points": "held out" if held_out else "developed on",
+                    "kernel": kernel, "count": len(errors), "mean": mean(map(abs, errors)),
+                    "bias": mean(errors), "worst": max(map(abs, errors)),
+                })
+    return found
+
+
+def choices(table: list[dict]) -> list[dict]:
+    """Of each shape whose tiles were all measured: how much slower the predicted best runs than
+    the measured best, in both modes, and the rank correlation over tiles (zero-shot)."""
+    shapes = defaultdict(list)
+    for row in table:
+        if row["source"].startswith("tiles"):
+            shapes[row["kernel"], row["shape"], row["order"]].append(row)
+    found = []
+    for (kernel, shape, order), rows_of_shape in shapes.items():
+        measured = [r["measured_s"] for r in rows_of_shape]
+        line = {"kernel": kernel, "shape": shape, "order": order, "tiles": len(rows_of_shape),
+                "rank_correlation": _rank_correlation(
+                    measured, [r["predicted_s"] for r in rows_of_shape])}
+        for mode, key in zip(MODES, ("predicted_s", "calibrated_s"), strict=True):
+            known = [r for r in rows_of_shape if r[key] is not None]
+            best = min(known, key=lambda r: r[key])["measured_s"] if known else None
+            line[mode] = best and best / min(measured) - 1
+        found.append(line)
+    return found
+
+
+def _rank_correlation(a, b) -> float:
+    """Spearman's, without ties."""
+    ranks = [np.argsort(np.argsort(x)) for x in (a, b)]
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def beaten(table: list[dict], slack: float = 0.02) -> list[dict]:
+    """Rows whose fastest run was faster than the bound by more than ``slack``: none, or the bound
+    is wrong."""
+    return [row for row in table if row["fastest_s"] < row["bound_s"] * (1 - slack)]
+
+
+# ---- Limiters --------------------------------------------------------------------------------
+
+SAME_UNIT = {"tensor": "matmul", "fma": "issue"}  # counters' names as predictions have them
+
+
+def limiters() -> list[dict]:
+    """Of every point whose units were read: the busiest unit predicted and measured.
+
+    FMA kernels multiply with the instructions that they issue: one unit.
+    """
+    found = []
+    for record in busy_units.recorded():
+        profile = _profile(record)
+        for data in record["points"]:
+            point = Point.of(data)
+            resident = _resident(point, profile)
+            prediction = predict(
+                schedules.build(kernels.get(point.kernel).schedule, point.problem, point.tiles),
+                profile, executions(point), blocks_per_sm=resident, order=point.order)
+            unit, shares = busy_units.busiest(data["launches"])
+            busy = defaultdict(float)
+            for phase in prediction.phases:
+                for name, seconds in phase.unit_seconds.items():
+                    busy[name] += seconds
+            if executions(point)[0].multiplier == "fma":
+                busy["matmul"] = 0.0
+            predicted = max(busy, key=busy.get)
+            found.append({
+                "kernel": point.kernel, "shape": point.shape, "held_out": point.held_out,
+                "br": point.tiles.br, "bc": point.tiles.bc, "predicted": predicted,
+                "measured": SAME_UNIT.get(unit, unit), "per_cent": shares[unit],
+                "predicted_per_cent": max(
+                    share for name, share in shares.items()
+                    if SAME_UNIT.get(name, name) == predicted),
+            })
+    return found
+
+
+def _resident(point: Point, profile) -> list[int]:
+    """Blocks per SM of each launch, from a record that has the build, else from its shared
+    memory and estimated registers."""
+    for x in _recorded_residents():
+        if x[0] == (point.kernel, point.problem.head_dim, point.problem.dtype, point.tiles):
+            return x[1]
+    from ..simulator.blocks import Candidate
+
+    schedule = kernels.get(point.kernel).schedule
+    program = schedules.build(schedule, point.problem, point.tiles)
+    return [max(Candidate(program, profile).occupancy.blocks_per_sm, 1)] * len(program.phases)
+
+
+def _recorded_residents():
+    for record in tile_sweep.recorded():
+        for data in record["points"]:
+            point = Point.of(data)
+            yield ((point.kernel, point.problem.head_dim, point.problem.dtype, point.tiles),
+                   [max(x["blocks_per_sm"], 1) for x in data["attributes"].values()])
+    for record in records.load_all():
+        for data in record.points:
+            point = Point.of(data)
+            if point.blocks_per_sm is None:
+                yield ((point.kernel, point.problem.head_dim, point.problem.dtype, point.tiles),
+                       [max(x["blocks_per_sm"], 1) for x in data["attributes"].values()])
