@@ -17,7 +17,7 @@ from .grid import SHAPE
 TOKENS, WIDTH = 16_384, 2_048
 LENGTHS = tuple(512 << i for i in range(7))
 HEAD_DIMS = (64, 128, 256)
-OURS = ("flash2_mma",)
+OURS = ("flash2_mma", "flash2_wgmma")
 PEERS = {"torch flash": "FLASH_ATTENTION", "torch cudnn": "CUDNN_ATTENTION",
          "torch efficient": "EFFICIENT_ATTENTION", "torch math": "MATH"}
 ROUNDS, WARM_UP = 7, 2

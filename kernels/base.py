@@ -27,13 +27,19 @@ SHAPE = ("heads", "group", "n_q", "n_kv", "lo_shift", "hi_shift", "head_fastest"
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of an entry point: ``grid`` thread blocks in a line, in the order of issue."""
+    """One launch of an entry point: ``grid`` thread blocks in a line, in the order of issue.
+
+    A persistent one takes no more blocks than the GPU holds at once: they share out the work.
+    Tensors in ``boxes`` go by value, as TMA tensor maps, read in boxes of (rows, columns).
+    """
 
     entry: str
     grid: int
     threads: int
     shared_bytes: int
     arguments: tuple[str, ...]
+    persistent: bool = False
+    boxes: tuple[tuple[str, int, int], ...] = ()
 
 
 @cache
@@ -52,6 +58,7 @@ def ceil_div(a: int, b: int) -> int:
 def tensor_shape(name: str, problem: Attention) -> tuple[int, ...]:
     """Shape of a tensor by its name; row statistics are [batch, heads, seq]."""
     p = problem
+    name = name.removesuffix("_acc").removeprefix("d")  # a gradient is shaped as what it is of
     rows, keys = (p.batch, p.heads, p.seq), (p.batch, p.kv_heads, p.kv_seq)
     widths = {"Q": p.head_dim, "O": p.value_dim, "S": p.kv_seq, "P": p.kv_seq}
     if name in ("K", "V"):
@@ -60,8 +67,8 @@ def tensor_shape(name: str, problem: Attention) -> tuple[int, ...]:
 
 
 def is_statistic(name: str) -> bool:
-    """Whether a tensor holds one fp32 number a row."""
-    return name in ("m", "l", "LSE")
+    """Whether a tensor holds fp32 numbers whatever the dtype: statistics of rows, partial sums."""
+    return name in ("m", "l", "LSE", "D") or name.endswith(("_part", "_acc"))
 
 
 def scalar_arguments(problem: Attention, order: str) -> dict:
@@ -88,12 +95,16 @@ class Kernel:
 
     name: str  # of the .cu file
     schedule: str  # that it implements
+    direction = "forward"  # the pass that it computes
+    inputs: tuple[str, ...] = ("Q", "K", "V")
     tensors: tuple[str, ...]  # in the order of the counters
     outputs: tuple[str, ...]  # tensors that it writes
+    scratch: tuple[str, ...] = ()  # that it writes in one launch and reads in the next
     dtypes = ("fp32", "fp16", "bf16")
     matmul_dtype: str | None = "fp32"  # whose peak FLOP/s its products run at; None: the inputs'
     threads = THREADS
     least_arch = 70  # sm_NN that its instructions need
+    only_arch: str | None = None  # "sm_90a" when they exist there alone
     most_stages = 1  # buffers for streamed tiles
     rows = (64, 128, 32, 16)  # Br and Bc worth trying, the best first
     columns = (64, 128, 32, 16)
@@ -116,12 +127,37 @@ class Kernel:
         """What to launch, in turn."""
         raise NotImplementedError
 
+    def runs_on(self, arch: str) -> bool:
+        """Whether ``arch`` ("sm_90a") has its instructions."""
+        if self.only_arch:
+            return arch == self.only_arch
+        return int(arch.removeprefix("sm_").rstrip("af")) >= self.least_arch
+
+    def used(self, problem: Attention, tiles: Tiles) -> tuple[str, ...]:
+        """Those of its tensors that a problem needs."""
+        return self.tensors
+
+    def tensor_shape(self, name: str, problem: Attention, tiles: Tiles) -> tuple[int, ...]:
+        """Shape of one of its outputs or scratch tensors."""
+        return tensor_shape(name, problem)
+
+    def scalars(self, problem: Attention, tiles: Tiles, order: str) -> dict:
+        """The scalars that its entry points take, by name."""
+        return scalar_arguments(problem, order)
+
+    def arrange(self, xp, inputs: dict, problem: Attention, tiles: Tiles) -> dict:
+        """The inputs as the kernel reads them, by name; ``xp`` is NumPy or CuPy."""
+        return inputs
+
     def steps(self, tiles: Tiles) -> dict[str, int]:
         """The tile sizes that must be multiples of 16."""
         return {"br": tiles.br, "bc": tiles.bc}
 
     def check(self, problem: Attention, tiles: Tiles) -> None:
         """Raises InputError, with what is right, for what this kernel cannot run."""
+        if problem.direction != self.direction:
+            raise InputError(f"kernel {self.name} computes the {self.direction} pass, the problem "
+                             f"asks for the {problem.direction} pass")
         if problem.dtype not in self.dtypes:
             raise unknown_name(f"dtype of kernel {self.name}", problem.dtype, self.dtypes)
         for name in ("head_dim", "value_dim"):

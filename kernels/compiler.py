@@ -28,10 +28,11 @@ class Resources:
 
 @dataclass(frozen=True)
 class Build:
-    """A compiled kernel: its cubin and the resources of each entry point."""
+    """A compiled kernel: its cubin, the resources of each entry point and what ptxas warns of."""
 
     cubin: bytes
     resources: dict[str, Resources]
+    warnings: tuple[str, ...]
 
 
 @cache
@@ -60,8 +61,8 @@ def include_folders() -> tuple[Path, ...]:
     return tuple(folders)
 
 
-def check_arch(kernel: Kernel, arch: str) -> None:
-    """Raises InputError unless NVRTC compiles for ``arch`` ("sm_90a") and the kernel runs there."""
+def check_known(arch: str) -> None:
+    """Raises InputError unless NVRTC compiles for ``arch`` ("sm_90a")."""
     nvrtc = _nvrtc()
     known = _call(nvrtc, nvrtc.nvrtcGetSupportedArchs)
     name = re.fullmatch(r"sm_(\d+)[af]?", arch)
@@ -69,8 +70,14 @@ def check_arch(kernel: Kernel, arch: str) -> None:
         valid = ", ".join(f"sm_{number}" for number in known)
         raise InputError(f"arch {arch!r} is not one that this NVRTC compiles for: {valid} "
                          "(sm_90a and later also with an a)")
-    if int(name.group(1)) < kernel.least_arch:
-        raise InputError(f"kernel {kernel.name} needs sm_{kernel.least_arch} or later, not {arch}")
+
+
+def check_arch(kernel: Kernel, arch: str) -> None:
+    """Raises InputError unless NVRTC compiles for ``arch`` ("sm_90a") and the kernel runs there."""
+    check_known(arch)
+    if not kernel.runs_on(arch):
+        needed = kernel.only_arch or f"sm_{kernel.least_arch} or later"
+        raise InputError(f"kernel {kernel.name} needs {needed}, not {arch}")
 
 
 def _call(nvrtc, function, *arguments):
@@ -114,7 +121,8 @@ def build(
         cubin = _text(nvrtc, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return Build(cubin, parse_log(log))
+    warnings = tuple(line for line in log.splitlines() if "Performance Loss" in line)
+    return Build(cubin, parse_log(log), warnings)
 
 
 def compile_cubin(

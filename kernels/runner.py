@@ -12,8 +12,9 @@ import numpy as np
 from ..simulator.errors import InputError
 from ..simulator.problem import Attention
 from ..simulator.tiles import Tiles
-from .base import Kernel, Launch, is_statistic, scalar_arguments, tensor_shape
+from .base import Kernel, Launch, is_statistic, tensor_shape
 from .errors import Unavailable
+from .tensor_map import tensor_map
 
 STORAGE = {"fp32": "float32", "fp16": "float16", "bf16": "uint16"}  # bf16 as its bits
 BF16_NAN = 0x7FFF
@@ -174,11 +175,38 @@ def _functions(kernel: Kernel, problem: Attention, tiles: Tiles, order: str, cou
         )
     if most_blocks_per_sm is not None:
         launches = [_crowded_out(launch, most_blocks_per_sm, properties) for launch in launches]
-    module = _module(kernel.source, kernel.options(problem, tiles, count))
+    options = kernel.options(problem, tiles, count)
+    if kernel.only_arch:
+        options += (_arch_option(kernel, properties),)
+    module = _module(kernel.source, options)
     functions = [module.get_function(launch.entry) for launch in launches]
     for function, launch in zip(functions, launches, strict=True):
         function.max_dynamic_shared_size_bytes = launch.shared_bytes  # 48 KiB without
-    return list(zip(functions, launches, strict=True))
+    return [(function, _resident(function, launch, properties) if launch.persistent else launch)
+            for function, launch in zip(functions, launches, strict=True)]
+
+
+def _resident(function, launch: Launch, properties: dict) -> Launch:
+    """The launch with no more thread blocks than the GPU holds at once."""
+    room = properties["multiProcessorCount"] * _blocks_per_sm(function, launch)
+    return replace(launch, grid=min(launch.grid, room))
+
+
+def _blocks_per_sm(function, launch: Launch) -> int:
+    return require_gpu().cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
+        function.kernel.ptr, launch.threads, launch.shared_bytes
+    )
+
+
+def _arch_option(kernel: Kernel, properties: dict) -> str:
+    """What makes NVRTC use instructions of one architecture. (CuPy adds -arch=sm_90; of the two
+    NVRTC obeys the one with the a.)"""
+    arch = f"sm_{properties['major']}{properties['minor']}"
+    if kernel.only_arch.rstrip("a") != arch:
+        raise InputError(
+            f"kernel {kernel.name} needs {kernel.only_arch}; this GPU allows {arch} code"
+        )
+    return f"-arch={kernel.only_arch}"
 
 
 def _crowded_out(launch: Launch, most_blocks_per_sm: int, properties: dict) -> Launch:
@@ -195,58 +223,76 @@ class Prepared:
     Arguments as ``run`` has them; ``tensors`` holds inputs and outputs by name.
     """
 
-    def __init__(self, kernel, problem, tiles, q, k, v, order, count, most_blocks_per_sm):
+    def __init__(self, kernel, problem, tiles, q, k, v, order, count, most_blocks_per_sm,
+                 more=None):
         cupy = require_gpu()
         self.functions = _functions(kernel, problem, tiles, order, count,
                                     most_blocks_per_sm)
         self.kernel, self.count = kernel, count
-        self.tensors = dict(zip("QKV", _checked(problem, q, k, v), strict=True))
-        for name in kernel.outputs:
-            self.tensors[name] = _unwritten(name, problem)
+        inputs = _checked(kernel, problem, {"Q": q, "K": k, "V": v} | (more or {}))
+        self.tensors = kernel.arrange(cupy, inputs, problem, tiles)
+        self.used = kernel.used(problem, tiles)
+        for name in (*kernel.outputs, *kernel.scratch):
+            if name not in self.used:
+                continue
+            shape = kernel.tensor_shape(name, problem, tiles)
+            self.tensors[name] = _unwritten(name, shape, problem.dtype)
         self.counters = cupy.zeros((len(kernel.tensors), 2), cupy.uint64)
-        self.values = self.tensors | scalar_arguments(problem, order)
+        self.scalars = kernel.scalars(problem, tiles, order)
+        self.arguments = [self._arguments(launch) for _, launch in self.functions]
+
+    def _arguments(self, launch: Launch) -> tuple:
+        maps = {name: tensor_map(self.tensors[name], *box) for name, *box in launch.boxes}
+        values = self.tensors | self.scalars | maps
+        extra = (self.counters,) if self.count else ()
+        return tuple(values[name] for name in launch.arguments) + extra
 
     def launch(self):
-        extra = (self.counters,) if self.count else ()
-        for function, launch in self.functions:
-            arguments = tuple(self.values[name] for name in launch.arguments) + extra
+        for (function, launch), arguments in zip(self.functions, self.arguments, strict=True):
             function((launch.grid,), (launch.threads,), arguments, shared_mem=launch.shared_bytes)
 
     def counted(self) -> dict:
         rows = zip(self.kernel.tensors, self.counters.get().tolist(), strict=True)
-        return {name: {"read_bytes": r, "write_bytes": w} for name, (r, w) in rows}
+        return {name: {"read_bytes": r, "write_bytes": w} for name, (r, w) in rows
+                if name in self.used}
 
 
-def _unwritten(name: str, problem: Attention):
+def _unwritten(name: str, shape: tuple[int, ...], dtype: str):
     """A tensor full of NaN."""
-    dtype = "float32" if is_statistic(name) else STORAGE[problem.dtype]
+    dtype = "float32" if is_statistic(name) else STORAGE[dtype]
     nan = BF16_NAN if dtype == "uint16" else np.nan
-    return require_gpu().full(tensor_shape(name, problem), nan, dtype)
+    return require_gpu().full(shape, nan, dtype)
 
 
-def _checked(problem: Attention, *inputs):
-    """The inputs, contiguous. Raises InputError for a shape or dtype that is not the problem's."""
+def _checked(kernel: Kernel, problem: Attention, inputs: dict) -> dict:
+    """The inputs, contiguous. Raises InputError for one that is missing, or of a shape or dtype
+    that is not the problem's."""
     cupy = require_gpu()
-    dtype = STORAGE[problem.dtype]
-    for name, array in zip("QKV", inputs, strict=True):
-        shape = tensor_shape(name, problem)
-        if array.shape != shape or array.dtype != dtype:
+    missing = [name for name in kernel.inputs if name not in inputs]
+    if missing:
+        raise InputError(f"kernel {kernel.name} needs {', '.join(missing)} too")
+    for name in kernel.inputs:
+        array, shape = inputs[name], tensor_shape(name, problem)
+        wanted = "float32" if is_statistic(name) else STORAGE[problem.dtype]
+        if array.shape != shape or array.dtype != wanted:
             raise InputError(
                 f"{name} is {array.dtype} {array.shape}; the problem has {problem.dtype} {shape}"
             )
-    return tuple(cupy.ascontiguousarray(array) for array in inputs)
+    return {name: cupy.ascontiguousarray(array) for name, array in inputs.items()}
 
 
 def run(
     kernel: Kernel, problem: Attention, tiles: Tiles, q, k, v,
     order: str = "row", count: bool = False, most_blocks_per_sm: int | None = None,
+    more: dict | None = None,
 ) -> Result:
     """Runs a kernel once. What it does not write stays NaN; ``count`` builds it with counters;
-    ``most_blocks_per_sm`` keeps more thread blocks than that from sharing an SM.
+    ``most_blocks_per_sm`` keeps more thread blocks than that from sharing an SM; ``more`` are the
+    kernel's other inputs by name (of a backward pass dO, O and LSE).
 
     Raises InputError for what the kernel or this GPU cannot run and Unavailable without a GPU.
     """
-    prepared = Prepared(kernel, problem, tiles, q, k, v, order, count, most_blocks_per_sm)
+    prepared = Prepared(kernel, problem, tiles, q, k, v, order, count, most_blocks_per_sm, more)
     prepared.launch()
     require_gpu().cuda.runtime.deviceSynchronize()
     outputs = {name: prepared.tensors[name] for name in kernel.outputs}
@@ -256,11 +302,11 @@ def run(
 def time_ms(
     kernel: Kernel, problem: Attention, tiles: Tiles, q, k, v,
     order: str = "row", warmup: int = 3, repeats: int = 10,
-    most_blocks_per_sm: int | None = None,
+    most_blocks_per_sm: int | None = None, more: dict | None = None,
 ) -> Timing:
     """Times a kernel with CUDA events, one sample a repeat, caches as the last run left them."""
     cupy = require_gpu()
-    prepared = Prepared(kernel, problem, tiles, q, k, v, order, False, most_blocks_per_sm)
+    prepared = Prepared(kernel, problem, tiles, q, k, v, order, False, most_blocks_per_sm, more)
     for _ in range(warmup):
         prepared.launch()
     samples = []
@@ -279,16 +325,13 @@ def attributes(
     most_blocks_per_sm: int | None = None,
 ) -> dict[str, Attributes]:
     """Registers, local and shared memory and thread blocks per SM of each entry point."""
-    driver = require_gpu().cuda.driver
     return {
         launch.entry: Attributes(
             registers=function.num_regs,
             local_bytes=function.local_size_bytes,
             static_shared_bytes=function.shared_size_bytes,
             dynamic_shared_bytes=launch.shared_bytes,
-            blocks_per_sm=driver.occupancyMaxActiveBlocksPerMultiprocessor(
-                function.kernel.ptr, launch.threads, launch.shared_bytes
-            ),
+            blocks_per_sm=_blocks_per_sm(function, launch),
         )
         for function, launch in _functions(kernel, problem, tiles, order, count,
                                            most_blocks_per_sm)

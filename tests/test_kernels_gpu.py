@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 from hbmeter import kernels
-from hbmeter.kernels import compiler, runner
+from hbmeter.kernels import compiler, gradients, runner
 from hbmeter.kernels.errors import Unavailable
 from hbmeter.simulator.errors import InputError
 from hbmeter.simulator.problem import Attention
@@ -27,7 +27,7 @@ def cupy():
         pytest.skip(str(error))
 
 
-def shapes(dtype: str, head_dim: int, seed: int, how_many: int):
+def shapes(direction: str, dtype: str, head_dim: int, seed: int, how_many: int):
     """Random ragged problems: n_q ≠ n_kv, grouped heads, every mask."""
     draw = random.Random(seed)
     for _ in range(how_many):
@@ -35,7 +35,7 @@ def shapes(dtype: str, head_dim: int, seed: int, how_many: int):
         yield Attention(
             batch=draw.choice((1, 2)), heads=kv_heads * draw.choice((1, 3)), kv_heads=kv_heads,
             seq=draw.choice(LENGTHS), kv_seq=draw.choice(LENGTHS), head_dim=head_dim,
-            dtype=dtype, mask=draw.choice(MASKS),
+            dtype=dtype, mask=draw.choice(MASKS), direction=direction,
         )
 
 
@@ -67,16 +67,27 @@ def assert_exact(cupy, problem, outputs, wanted):
         assert error <= TOLERANCE[problem.dtype] * norm, f"{name}: {error} of {norm}"
 
 
+def more_inputs(problem, q, k, v) -> dict:
+    """What the pass reads beside Q, K and V."""
+    if problem.direction == "forward":
+        return {}
+    return gradients.backward_inputs(problem, q, k, v)
+
+
 def check(cupy, kernel, problem, tiles, order="row"):
     """One run without counting and one with: both exact, and the bytes those of the schedule."""
     scratchpad = pytest.importorskip("hbmeter.simulator.engines.scratchpad")
     schedules = pytest.importorskip("hbmeter.simulator.schedules")
     q, k, v = runner.random_inputs(problem, seed=problem.seq)
-    wanted = runner.reference(problem, q, k, v)
-    plain = runner.run(kernel, problem, tiles, q, k, v, order)
+    more = more_inputs(problem, q, k, v)
+    if problem.direction == "backward":
+        wanted = gradients.reference_gradients(problem, q, k, v, more["dO"])
+    else:
+        wanted = runner.reference(problem, q, k, v)
+    plain = runner.run(kernel, problem, tiles, q, k, v, order, more=more)
     assert plain.bytes is None
     assert_exact(cupy, problem, plain.outputs, wanted)
-    counting = runner.run(kernel, problem, tiles, q, k, v, order, count=True)
+    counting = runner.run(kernel, problem, tiles, q, k, v, order, count=True, more=more)
     assert_exact(cupy, problem, counting.outputs, wanted)
     program = schedules.build(kernel.schedule, problem, tiles)
     assert counting.bytes == scratchpad.count(program).by_tensor
@@ -87,10 +98,12 @@ def check(cupy, kernel, problem, tiles, order="row"):
 @pytest.mark.parametrize("name", kernels.names())
 def test_exact_attention_and_exact_bytes_at_every_tile(cupy, name, dtype, head_dim):
     kernel = kernels.get(name)
-    choices = kernel.tile_choices(Attention(head_dim=head_dim, dtype=dtype))
+    choices = kernel.tile_choices(
+        Attention(head_dim=head_dim, dtype=dtype, direction=kernel.direction))
     choices = choices[:2] if dtype == "bf16" else choices
     for seed, tiles in enumerate(choices):
-        for number, problem in enumerate(shapes(dtype, head_dim, seed, SHAPES_PER_TILE)):
+        for number, problem in enumerate(
+                shapes(kernel.direction, dtype, head_dim, seed, SHAPES_PER_TILE)):
             if granted(kernel, problem, tiles):
                 try:
                     check(cupy, kernel, problem, tiles, order=("row", "head")[number % 2])
@@ -104,7 +117,7 @@ def test_other_head_dims(cupy, name, head_dim, value_dim):
     kernel = kernels.get(name)
     problem = Attention(
         batch=2, heads=2, seq=150, kv_seq=203, head_dim=head_dim, value_dim=value_dim,
-        mask="causal",
+        mask="causal", direction=kernel.direction,
     )
     tiles = next(t for t in kernel.tile_choices(problem) if granted(kernel, problem, t))
     check(cupy, kernel, problem, tiles)
@@ -127,7 +140,8 @@ def test_any_depth_of_the_inner_step(cupy, bk):
 @pytest.mark.parametrize("name", kernels.names())
 def test_more_than_48_kib_of_shared_memory_is_granted(cupy, name):
     kernel = kernels.get(name)
-    problem = Attention(batch=1, heads=1, seq=130, head_dim=128, dtype=kernel.dtypes[0])
+    problem = Attention(batch=1, heads=1, seq=130, head_dim=128, dtype=kernel.dtypes[0],
+                        direction=kernel.direction)
     tiles = Tiles(64, 128, bk=96)
     if granted(kernel, problem, tiles):
         assert kernel.shared_bytes(problem, tiles) > 48 * 1024
@@ -136,13 +150,14 @@ def test_more_than_48_kib_of_shared_memory_is_granted(cupy, name):
 
 @pytest.mark.parametrize("name", kernels.names())
 def test_the_driver_agrees_with_the_compiler(cupy, name):
-    kernel, problem, tiles = kernels.get(name), Attention(head_dim=64), Tiles(64, 64)
+    kernel, tiles = kernels.get(name), Tiles(64, 64)
+    problem = Attention(head_dim=64, direction=kernel.direction)
     for entry, found in runner.attributes(kernel, problem, tiles).items():
         assert found.local_bytes == 0 and found.registers <= 255, entry
         assert 1 <= found.blocks_per_sm <= 8, entry
     if cupy.cuda.Device().compute_capability == "90":
         try:
-            built = compiler.resources(kernel, problem, tiles, "sm_90")
+            built = compiler.resources(kernel, problem, tiles, kernel.only_arch or "sm_90")
         except Unavailable:
             return
         assert built.keys() == runner.attributes(kernel, problem, tiles).keys()
@@ -150,9 +165,11 @@ def test_the_driver_agrees_with_the_compiler(cupy, name):
 
 @pytest.mark.parametrize("name", kernels.names())
 def test_times_are_samples_with_their_median(cupy, name):
-    kernel, problem = kernels.get(name), Attention(batch=1, heads=2, seq=256, head_dim=64)
+    kernel = kernels.get(name)
+    problem = Attention(batch=1, heads=2, seq=256, head_dim=64, direction=kernel.direction)
     inputs = runner.random_inputs(problem)
-    timing = runner.time_ms(kernel, problem, Tiles(64, 64), *inputs, warmup=1, repeats=5)
+    timing = runner.time_ms(kernel, problem, Tiles(64, 64), *inputs, warmup=1, repeats=5,
+                            more=more_inputs(problem, *inputs))
     assert len(timing.samples_ms) == 5 and all(sample > 0 for sample in timing.samples_ms)
     assert timing.median_ms == sorted(timing.samples_ms)[2]
 
@@ -162,6 +179,9 @@ def test_inputs_that_are_not_the_problems_are_refused(cupy):
     q, k, v = runner.random_inputs(problem)
     with pytest.raises(InputError, match="K is float32"):
         runner.run(kernels.get("flash2"), problem, Tiles(16, 16), q, k.astype("float32"), v)
+    backward = Attention(batch=1, heads=2, seq=32, head_dim=64, direction="backward")
+    with pytest.raises(InputError, match="flash2_backward needs dO, O, LSE too"):
+        runner.run(kernels.get("flash2_backward"), backward, Tiles(64, 128), q, k, v)
 
 
 def test_the_reference_is_attention(cupy):

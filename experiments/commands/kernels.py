@@ -23,25 +23,33 @@ def add_arguments(parser):
 def run(args):
     """Build, and print a table or the JSON list."""
     from ... import kernels
+    from ...kernels import compiler
     from .. import options
     from ..output import print_json
 
     problem, gpu = options.problem(args), options.profile(args)
-    found = [kernels.get(args.kernel)] if args.kernel else map(kernels.get, kernels.names())
-    rows = [row for kernel in found for row in _builds(kernel, problem, gpu, args.arch)]
+    compiler.check_known(args.arch)
+    found = [kernels.get(name) for name in ([args.kernel] if args.kernel else kernels.names())]
+    others = [kernel.name for kernel in found if not args.kernel and not kernel.runs_on(args.arch)]
+    rows = [row for kernel in found if kernel.name not in others
+            for row in _builds(kernel, problem, gpu, args.arch)]
     if args.json:
         print_json(rows)
     else:
         _show(rows, args.arch, problem)
+        for name in others:
+            print(f"{name}: needs {kernels.get(name).only_arch}")
     return 1 if any(row["spill_bytes"] for row in rows) else 0
 
 
 def _builds(kernel, problem, gpu, arch):
     """One row for each entry point of each tile worth trying."""
+    from dataclasses import replace
+
     from ...kernels import compiler
     from ...simulator.occupancy import occupancy
 
-    compiler.check_arch(kernel, arch)
+    problem = replace(problem, direction=kernel.direction)
     for tiles in kernel.tile_choices(problem):
         launches = {launch.entry: launch for launch in kernel.launches(problem, tiles)}
         for entry, built in compiler.resources(kernel, problem, tiles, arch).items():
