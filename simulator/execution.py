@@ -151,6 +151,7 @@ def mma_sync(rows_of_warp: int, columns: int, threads: int, *, stages: int) -> E
     return Execution(
         "mma_sync", threads,
         _SOFTMAX | {"dot_t": scores, "dot_t_add": scores, "dot": output, "dot_add": output,
+                    "t_dot": scores, "t_dot_add": scores, "sub_rows": Cost(1), "mul": Cost(1),
                     "maximum": Cost(slow=100 * WARP / rows_of_warp, chain=100)},
         strips=rows_of_warp // 16, operands_ahead=True, 
         prefetch="trip" if stages > 1 else "product",
