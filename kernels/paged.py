@@ -13,7 +13,7 @@ PAGE_NUMBER_BYTES = 4
 
 class Paged(SplitKV):
     name = schedule = "paged"
-    inputs = ("Q", "K", "V", "table")
+    reads = ("Q", "K", "V", "table")
 
     def cut(self, problem, tiles):
         return cut(problem, tiles.splits, max(tiles.bc, tiles.page))
@@ -23,9 +23,9 @@ class Paged(SplitKV):
         return super().shared_bytes(problem, tiles) + entries * PAGE_NUMBER_BYTES
 
     def check(self, problem, tiles):
+        super().check(problem, tiles)
         if max(tiles.bc, tiles.page) % min(tiles.bc, tiles.page):
             raise self._refusal("page", tiles.page, f"a divisor or a multiple of bc {tiles.bc}")
-        super().check(problem, tiles)
 
     def arrange(self, xp, inputs, problem, tiles):
         """K and V in a pool of pages in random order, and the table that says where each is."""

@@ -2,7 +2,7 @@
 #pragma once
 #include "mma.cuh"
 
-constexpr int COMBINE_THREADS = 128;
+constexpr int COMBINE_THREADS = 128, COMBINE_ROWS = 16;  // of a thread block
 
 __device__ __forceinline__ uint2 pack_four(float4 x) {
     return make_uint2(pack(x.x, x.y), pack(x.z, x.w));
@@ -67,7 +67,7 @@ __device__ __forceinline__ void combine_row(Memory& memory, const float* O_part,
         m = top;
         l = l * factor + weight;
         sum.scale(factor);
-#pragma unroll 8
+#pragma unroll 4
         for (int split = 0; split < count; ++split)
             sum.add(memory, O_part + (first + split) * VALUE_DIM,
                     __shfl_sync(0xffffffffu, weight, split));
@@ -80,8 +80,9 @@ __device__ __forceinline__ void combine_row(Memory& memory, const float* O_part,
 extern "C" __global__ void __launch_bounds__(COMBINE_THREADS)
 hbmeter_split_kv_combine(const float* O_part, const float* LSE_part, Element* O, int heads,
                          int n_rows, int head_fastest, int splits COUNTERS) {
-    Place place = place_of(blockIdx.x, heads, (n_rows + BR - 1) / BR, head_fastest);
-    int r0 = place.block * BR, end = min(r0 + BR, n_rows);
+    int blocks = (n_rows + COMBINE_ROWS - 1) / COMBINE_ROWS;
+    Place place = place_of(blockIdx.x, heads, blocks, head_fastest);
+    int r0 = place.block * COMBINE_ROWS, end = min(r0 + COMBINE_ROWS, n_rows);
     Memory memory;
 #pragma unroll 1
     for (int r = r0 + threadIdx.x / 32; r < end; r += COMBINE_THREADS / 32) {

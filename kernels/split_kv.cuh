@@ -302,7 +302,7 @@ __device__ __forceinline__ void store_part(Memory& memory, const Merge& merge, f
 // ---- The kernels ------------------------------------------------------------------------------
 
 // `heads` counts KV heads over the batch; each has `n_rows` rows, n_q of every query head in turn.
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 hbmeter_split_kv(const Element* Q, const Element* K, const Element* V, PAGED_ARGUMENTS Element* O,
                  float* O_part, float* LSE_part, int heads, int n_rows, int n_q, int n_kv,
                  int lo_shift, int hi_shift, int head_fastest, float scale, int splits,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..simulator.schedules._decode import Cut, cut
+from ..simulator.schedules._decode import COMBINE_ROWS, Cut, cut
 from ..simulator.tiles import Tiles
 from .base import Kernel, Launch, ceil_div
 
@@ -13,7 +13,7 @@ MERGE_PADDING = 8 + 2  # floats of a row when warps merge: bank padding, and m a
 
 class SplitKV(Kernel):
     name = schedule = "split_kv"
-    inputs = ("Q", "K", "V")
+    reads = ("Q", "K", "V")
     outputs = ("O",)
     scratch = ("O_part", "LSE_part")
     dtypes = ("fp16", "bf16")
@@ -25,7 +25,11 @@ class SplitKV(Kernel):
 
     @property
     def tensors(self):
-        return (*self.inputs, *self.outputs, *self.scratch)
+        return (*self.reads, *self.outputs, *self.scratch)
+
+    def used(self, problem, tiles):
+        one = self.cut(problem, tiles).splits == 1
+        return tuple(name for name in self.tensors if not (one and name in self.scratch))
 
     def cut(self, problem, tiles) -> Cut:
         """How the keys are cut into splits."""
@@ -76,7 +80,8 @@ class SplitKV(Kernel):
             "splits": split.splits,
             "split_keys": split.keys,
         }
-        return super().scalars(problem, tiles, order) | {
+        null = {name: np.uint64(0) for name in self.scratch if split.splits == 1}
+        return super().scalars(problem, tiles, order) | null | {
             name: np.int32(value) for name, value in values.items()
         }
 
@@ -88,19 +93,18 @@ class SplitKV(Kernel):
         }
 
     def launches(self, problem, tiles, order="row"):
-        row_blocks = ceil_div(problem.group * problem.seq, tiles.br)
-        grid = problem.batch * problem.kv_heads * row_blocks
+        heads, rows = problem.batch * problem.kv_heads, problem.group * problem.seq
         splits = self.cut(problem, tiles).splits
         attend = Launch(
-            "hbmeter_split_kv", grid * splits, self.block_threads(tiles),
-            self.shared_bytes(problem, tiles),
-            (*self.inputs, *self.outputs, *self.scratch, "kv_head_count", "n_rows", "n_q", "n_kv",
+            "hbmeter_split_kv", heads * ceil_div(rows, tiles.br) * splits,
+            self.block_threads(tiles), self.shared_bytes(problem, tiles),
+            (*self.reads, *self.outputs, *self.scratch, "kv_head_count", "n_rows", "n_q", "n_kv",
              "lo_shift", "hi_shift", "head_fastest", "scale", "splits", "split_keys"),
         )
         if splits == 1:
             return (attend,)
         return attend, Launch(
-            "hbmeter_split_kv_combine", grid, COMBINE_THREADS, 0,
+            "hbmeter_split_kv_combine", heads * ceil_div(rows, COMBINE_ROWS), COMBINE_THREADS, 0,
             (*self.scratch, *self.outputs, "kv_head_count", "n_rows", "head_fastest", "splits"),
         )
 

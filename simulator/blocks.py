@@ -150,11 +150,24 @@ def _traffic_rank(candidate: Candidate):
 
 
 def choose_tiles(schedule: str, problem: Attention, gpu, br: int | None = None,
-                 bc: int | None = None, stages: int | None = None) -> Tiles:
-    """Tiles for one point: sizes that are given are kept, absent ones chosen for least traffic.
+                 bc: int | None = None, stages: int | None = None, *, splits: int | None = None,
+                 page: int | None = None) -> Tiles:
+    """Tiles for one point: sizes that are given are kept, absent ones chosen for least traffic
+    (of a schedule that takes splits, as splits.py says).
 
-    Raises InputError when the given sizes do not fit, saying what would.
+    Raises InputError when the given sizes do not fit, saying what would, and for splits or a page
+    size that the schedule does not take.
     """
+    from .splits import choose_tiles as choose_split_tiles
+    from .splits import require_option
+
+    sizes = {"br": br, "bc": bc, "stages": stages, "splits": splits, "page": page}
+    given = {name: size for name, size in sizes.items() if size is not None}
+    for name in ("splits", "page"):
+        if name in given:
+            require_option(schedule, name)
+    if "splits" in schedules.options(schedule):
+        return choose_split_tiles(schedule, problem, gpu, given)
     if br is not None and bc is not None:
         tiles = Tiles(br, bc, 1 if stages is None else stages)
         return fitting_candidate(schedule, problem, tiles, gpu).tiles

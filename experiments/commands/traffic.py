@@ -4,7 +4,8 @@
   hbmeter traffic --schedule standard --seq 2048 --engine scratchpad --json
 
 counted: bytes over the SM boundary (L2 to SMs), exact for the schedule.
-predicted: L2 and DRAM, by the L2 model named in the output.
+predicted: L2 and DRAM, by the L2 model named in the output; with --l2-curve, DRAM reads for every
+L2 size too, by a simpler one.
 """
 
 
@@ -19,6 +20,8 @@ def add_arguments(parser):
     options.add_shape(parser)
     options.add_tiles(parser)
     options.add_launch(parser)
+    parser.add_argument("--l2-curve", action="store_true",
+                        help="DRAM reads against L2 size: fully associative LRU of tiles")
     options.add_json(parser)
 
 
@@ -29,6 +32,7 @@ def run(args):
     from ...simulator.point import traffic
     from ...simulator.schedules import get
     from .. import options
+    from ..l2_curve import miss_curve
     from ..output import print_json
     from ..progress import Progress
 
@@ -36,16 +40,24 @@ def run(args):
     get(args.schedule)
     progress = Progress(sys.stderr)
     progress.start("simulating thread blocks", 100)
+    tiles = options.tiles(args, args.schedule, problem, gpu)
     point = traffic(
-        args.schedule, problem, gpu, options.tiles(args, args.schedule, problem, gpu),
-        order=args.order, blocks_per_sm=args.blocks_per_sm, engine=args.engine,
-        on_progress=progress.share,
+        args.schedule, problem, gpu, tiles, order=args.order, blocks_per_sm=args.blocks_per_sm,
+        engine=args.engine, on_progress=progress.share,
     )
+    point["l2_curve"] = None
+    if args.l2_curve:
+        progress.start("simulating every L2 size", 100)
+        point["l2_curve"] = miss_curve(args.schedule, problem, gpu, tiles, order=args.order,
+                                       blocks_per_sm=args.blocks_per_sm,
+                                       on_progress=progress.share)
     progress.end()
     if args.json:
         print_json(point)
     else:
         _show(point)
+        if args.l2_curve:
+            _show_curve(point["l2_curve"])
 
 
 def _show(point):
@@ -88,3 +100,18 @@ def _dram_cells(moved):
     from ..output import si
 
     return [si(moved["read_bytes"]), si(moved["write_bytes"])]
+
+
+def _show_curve(curve):
+    """The sizes of GPUs, powers of two, and nothing more once all is held."""
+    from ..output import si, table
+
+    least = curve[-1]["dram_read_bytes"]
+    held = next(row["l2_bytes"] for row in curve if row["dram_read_bytes"] == least)
+    rows = [[f"{row['l2_bytes'] / 2**20:g} MiB", si(row["dram_read_bytes"]),
+             ", ".join(row["gpus"])]
+            for row in curve if row["l2_bytes"] <= 2 * held or row["gpus"]
+            if row["gpus"] or row["l2_bytes"] & (row["l2_bytes"] - 1) == 0]
+    print("\nDRAM reads predicted for every L2 size: fully associative LRU of tiles, thread blocks "
+          "in step")
+    print(table(["L2", "DRAM read", "GPUs"], rows))

@@ -1,7 +1,8 @@
 """Schedules: one file each, found by listing this folder.
 
 A schedule module has a one-line docstring (its title), ``DEFAULT_TILES`` and
-``build(problem, tiles) -> Program``; one that computes gradients says ``DIRECTION = "backward"``.
+``build(problem, tiles) -> Program``; one that computes gradients says ``DIRECTION = "backward"``,
+one that cuts keys into splits or keeps them in pages says ``OPTIONS = ("splits", "page")``.
 Files whose name starts with ``_`` are not schedules.
 """
 
@@ -30,6 +31,11 @@ def direction(name: str) -> str:
     """The pass that a schedule computes: "forward" or "backward". Raises as ``get``."""
     get(name)
     return _direction(name)
+
+
+def options(name: str) -> tuple[str, ...]:
+    """The options that a schedule takes beside tile sizes. Raises as ``get``."""
+    return getattr(get(name), "OPTIONS", ())
 
 
 def get(name: str):

@@ -15,6 +15,8 @@ from ..problem import Attention
 from ..program import Program, ProgramBuilder, Role, Space, Tile, Var
 from ..tiles import Tiles
 
+COMBINE_ROWS = 16  # of a thread block of the combine phase, at most
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -87,11 +89,11 @@ class Decode:
             self._combine()
         return self.p.build()
 
-    def _register_tiles(self, *names: str) -> tuple[Tile, ...]:
-        """Row statistics; O first."""
-        br, p = self.tiles.br, self.p
-        O = p.tile("O", br, self.problem.value_dim, Space.REGISTERS, accumulator=True)
-        return O, *(p.tile(name, br, 1, Space.REGISTERS, accumulator=True) for name in names)
+    def _register_tiles(self, rows: int, *names: str) -> tuple[Tile, ...]:
+        """O, then row statistics."""
+        p = self.p
+        O = p.tile("O", rows, self.problem.value_dim, Space.REGISTERS, accumulator=True)
+        return O, *(p.tile(name, rows, 1, Space.REGISTERS, accumulator=True) for name in names)
 
     def _attend(self):
         p, tiles, cut, compute = self.p, self.tiles, self.cut, self.p.compute
@@ -101,7 +103,7 @@ class Decode:
             S = p.tile("S", tiles.br, tiles.bc, Space.REGISTERS, accumulator=True)
             P = p.tile("P", tiles.br, tiles.bc, Space.REGISTERS)
             O, m, m_new, m_block, l, l_block, alpha = self._register_tiles(
-                "m", "m_new", "m_block", "l", "l_block", "alpha")
+                tiles.br, "m", "m_new", "m_block", "l", "l_block", "alpha")
             self.load_queries(r0, s0)
             p.fill(O, 0.0, self.o, r0)
             p.fill(m, float("-inf"), self.o, r0)
@@ -132,11 +134,11 @@ class Decode:
             p.store(l, self.lse_part, r0, p.let("n0", s0, divide=cut.keys))
 
     def _combine(self):
-        p, br, compute = self.p, self.tiles.br, self.p.compute
-        with p.phase("combine", ("r0", self.o.rows, br), kv=True) as (r0,):
+        p, rows, compute = self.p, min(self.tiles.br, COMBINE_ROWS), self.p.compute
+        with p.phase("combine", ("r0", self.o.rows, rows), kv=True) as (r0,):
             O, lse, m, m_new, l, weight, alpha = self._register_tiles(
-                "lse", "m", "m_new", "l", "weight", "alpha")
-            part = p.tile("part", br, self.o.cols, Space.REGISTERS, accumulator=True)
+                rows, "lse", "m", "m_new", "l", "weight", "alpha")
+            part = p.tile("part", rows, self.o.cols, Space.REGISTERS, accumulator=True)
             p.fill(O, 0.0, self.o, r0)
             p.fill(m, float("-inf"), self.o, r0)
             p.fill(l, 0.0, self.o, r0)

@@ -13,7 +13,7 @@ from ..program import Program, Role, Space
 from ..tiles import Tiles
 from ._decode import Decode
 
-DEFAULT_TILES = Tiles(br=64, bc=32)
+DEFAULT_TILES = Tiles(br=64, bc=64, stages=2)
 OPTIONS = ("splits",)
 
 
