@@ -51,16 +51,21 @@ def add_shape(parser: argparse.ArgumentParser):
     group.add_argument("--layer", type=whole, metavar="I", help="which layer of --model (0)")
 
 
+def given(args) -> dict:
+    """The shape options that were given, by field; a schedule says which pass it computes."""
+    found = {name: getattr(args, name) for name in SHAPE if getattr(args, name) is not None}
+    if args.direction is None and getattr(args, "schedule", None):
+        found["direction"] = schedules.direction(args.schedule)
+    return found
+
+
 def problem(args) -> Attention:
     """The Attention that the shape options describe."""
-    given = {name: getattr(args, name) for name in SHAPE if getattr(args, name) is not None}
-    if args.direction is None and getattr(args, "schedule", None):
-        given["direction"] = schedules.direction(args.schedule)
     if args.model is not None:
-        return model_problem(args.model, args.layer, given)
+        return model_problem(args.model, args.layer, given(args))
     if args.layer is not None:
         raise InputError(f"--layer {args.layer} needs --model config.json")
-    return Attention(**given)
+    return Attention(**given(args))
 
 
 def model_problem(path: str, number: int | None, given: dict) -> Attention:

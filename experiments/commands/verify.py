@@ -5,6 +5,9 @@
   hbmeter verify --recorded          the same table from the measurements in the repository
   hbmeter verify --ncu mine.csv --schedule flash2 --seq 8192 --br 128 --bc 64
                                      your own kernel's export, one attention call, against it
+  hbmeter verify --times mine.csv    your own times (columns seq, …, ms) against predictions
+  hbmeter verify --torch trace.json --seq 8192
+                                     the same from a torch profiler trace of one attention call
 
 counted: bytes that kernels built with counting report; measured: hardware counters (medians of
 repeats); predicted: the simulator, made anew each time. An export comes from
@@ -29,12 +32,14 @@ def add_arguments(parser):
     source.add_argument("--recorded", nargs="*", metavar="FILE",
                         help="no GPU: kept measurements, or those of these files")
     source.add_argument("--ncu", metavar="FILE.csv", help="no GPU: your Nsight Compute export")
+    source.add_argument("--times", metavar="FILE.csv", help="no GPU: your own times by shape")
+    source.add_argument("--torch", metavar="FILE.json", help="no GPU: your torch profiler trace")
     parser.add_argument("--quick", action="store_true", help="a few small points")
     parser.add_argument("--no-counters", action="store_true",
                         help="without Nsight Compute: results, times and counted bytes")
     parser.add_argument("--repeats", type=_repeats, default=3, metavar="N",
                         help="times that the counters are read (%(default)s)")
-    group = parser.add_argument_group("with --ncu")
+    group = parser.add_argument_group("with --ncu, --times or --torch")
     group.add_argument("--schedule", default="flash2", metavar="S",
                        help="of the exported kernel (%(default)s)")
     group.add_argument("--kernel", metavar="REGEX", help="only kernels with such a name")
@@ -58,6 +63,8 @@ def run(args):
     """Measure or read, compare, print."""
     if args.ncu is not None:
         return _own_export(args)
+    if args.times is not None or args.torch is not None:
+        return _own_times(args)
     if args.recorded is not None:
         return _recorded(args)
     return _measure(args)
@@ -170,3 +177,48 @@ def _show_export(args, launches, point, rows, failed):
             print(f"{row['boundary']}: {row['note']}")
     if failed and len(launches) > args.calls:
         print("several launches are summed; if they are separate calls, give --calls N")
+
+
+def _own_times(args):
+    """Measured times beside bound and prediction; 1 when one beats its bound."""
+    from ...hwprofiles import load
+    from .. import options, own_times
+    from ..output import print_json
+
+    gpu = load(args.gpu or "h200")
+    if args.torch is not None:
+        problem = options.problem(args)
+        seconds, by_name = own_times.read_torch_trace(args.torch, args.kernel)
+        tiles = options.tiles(args, args.schedule, problem, gpu)
+        times = [own_times.OwnTime(args.torch, problem, args.schedule, tiles,
+                                   seconds / args.calls)]
+    else:
+        times, by_name = own_times.read_csv(args.times, args.schedule, options.given(args)), {}
+    rows = [own_times.compare(own, gpu) for own in times]
+    if args.json:
+        print_json({"gpu": gpu.name, "kernels_s": by_name, "times": rows})
+    else:
+        _show_times(rows, gpu, by_name)
+    return 1 if any(row["verdict"] == "impossible" for row in rows) else 0
+
+
+def _show_times(rows, gpu, by_name):
+    from ..output import seconds, table
+
+    for name, value in by_name.items():
+        print(f"{seconds(value)}  {name[:100]}")
+    print(table(["schedule", "shape", "measured", "bound", "by", "predicted", "TFLOP/s", ""], [
+        [row["schedule"], _shape_text(row["problem"]), seconds(row["measured_s"]),
+         seconds(row["bound_s"]), row["limiter"], seconds(row["predicted_s"]),
+         f"{row['tflops']:.1f}", row["verdict"] or "–"]
+        for row in rows
+    ], left=2))
+    print(f"bound and prediction for {gpu.name}")
+    for row in rows:
+        if row["note"]:
+            print(f"{row['where']}: {row['verdict']}: {row['note']}")
+
+
+def _shape_text(p) -> str:
+    return (f"{p['batch']}×{p['heads']}/{p['kv_heads']} {p['seq']}×{p['kv_seq']} "
+            f"d{p['head_dim']} {p['dtype']} {p['mask']}")
