@@ -4,12 +4,13 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 from . import blocks, schedules
-from .bounds import pass_bound
+from .bounds import pass_bound, program_bound
 from .engines import NAMES as ENGINES
 from .engines import scratchpad
 from .errors import InputError, unknown_name
 from .problem import Attention
 from .tiles import Tiles
+from .time_model import covers, predict
 
 COMPARED = {
     "forward": ("standard", "standard_minimal", "flash1", "flash2"),
@@ -20,12 +21,14 @@ COMPARED = {
 
 def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, *,
             order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2",
-            on_progress=lambda share: None) -> dict:
+            times: bool = False, on_progress=lambda share: None) -> dict:
     """The bytes of one schedule on one GPU (a Profile), as ``hbmeter traffic --json`` prints them.
 
     ``tiles`` default to the least-traffic choice that fits; ``blocks_per_sm`` to the occupancy of
     the tiles' shared memory and estimated registers; ``engine`` is one of ENGINES. Long runs call
-    ``on_progress`` with the share that is done. Parts that are not computed are None.
+    ``on_progress`` with the share that is done. With ``times`` the bound is that of the program
+    and a time is predicted where the model covers the schedule (ten times slower than counting
+    alone); without, it is that of any schedule. Parts that are not computed are None.
     Raises InputError when the tiles do not fit or a name is not known.
 
     >>> from hbmeter.hwprofiles import load
@@ -48,7 +51,7 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
     if blocks_per_sm is None:
         blocks_per_sm = max(candidate.occupancy.blocks_per_sm, 1)
     count = scratchpad.count(program)
-    bound = pass_bound(problem, gpu)
+    bound = program_bound(program, gpu) if times else pass_bound(problem, gpu)
     result = {
         "gpu": gpu.name,
         "schedule": schedule,
@@ -66,8 +69,12 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
         "dram": None,
         "compulsory": {"read_bytes": problem.compulsory_read_bytes,
                        "write_bytes": problem.compulsory_write_bytes},
-        "time": {"bound_s": bound.bound_s, "limiter": bound.limiter, "predicted_s": None},
+        "time": {"bound_s": bound.bound_s, "limiter": bound.limiter, "predicted_s": None,
+                 "predicted_limiter": None},
     }
+    if times and covers(program):
+        found = predict(program, gpu, blocks_per_sm=blocks_per_sm, order=order)
+        result["time"] |= {"predicted_s": found.seconds, "predicted_limiter": found.limiter}
     if engine != "scratchpad":
         result |= _beyond_l2(program, gpu, blocks_per_sm, order, engine, on_progress)
     return result
@@ -109,7 +116,7 @@ def describe(problem: Attention) -> dict:
 
 def compare(problem: Attention, gpu, *, names: tuple[str, ...] | None = None,
             order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2",
-            on_done=lambda name: None) -> list[dict]:
+            times: bool = False, on_done=lambda name: None) -> list[dict]:
     """``traffic`` of several schedules on one problem, each with its least-traffic tiles.
 
     ``names`` default to COMPARED for the problem's pass. They run side by side (the engines hold
@@ -132,7 +139,7 @@ def compare(problem: Attention, gpu, *, names: tuple[str, ...] | None = None,
 
     def point(name):
         found = traffic(name, problem, gpu, tiles[name], order=order, engine=engine,
-                        blocks_per_sm=blocks_per_sm, on_progress=go_on)
+                        blocks_per_sm=blocks_per_sm, times=times, on_progress=go_on)
         on_done(name)
         return found
 

@@ -11,7 +11,7 @@ from math import ceil
 
 import numpy as np
 
-from . import queueing
+from . import queueing, schedules
 from .engines.dispatch import makespan
 from .engines.executions import executions
 from .execution import WAVEFRONT_BYTES, Execution, generic
@@ -84,6 +84,15 @@ def predict(program: Program, gpu, kernel: tuple[Execution, ...] | None = None, 
     one = rates(gpu, kernel[0].multiplier, program.problem.dtype)
     return Prediction(sum(phase.seconds for phase in found) + len(found) * one.launch_gap_s, found,
                       one.launch_alone_s)
+
+
+def covers(program: Program) -> bool:
+    """Whether the model is held against measurements of such programs: kernels (not the papers'
+    idealised counts) of the forward pass over many queries. Splits of decode have their own model
+    (splits.py)."""
+    forward = program.problem.direction == "forward"
+    splits = "splits" in schedules.options(program.schedule)
+    return forward and not program.idealised and not splits
 
 
 class _Phase:

@@ -31,7 +31,7 @@ def run(args):
     progress.start("counting", len(COMPARED[problem.direction]))
     done = count(1)
     points = compare(problem, options.profile(args), order=args.order,
-                     blocks_per_sm=args.blocks_per_sm, engine=args.engine,
+                     blocks_per_sm=args.blocks_per_sm, engine=args.engine, times=True,
                      on_done=lambda name: progress.step(next(done), f"{name} is done"))
     progress.end()
     if args.json:
@@ -53,9 +53,10 @@ def _show(points):
             si(dram and dram["write_bytes"]), f"{point['flops'] / sm_bytes:.1f}",
             si(point["flops_executed"]["matmul"], "FLOP"), si(point["footprint_bytes"]),
             seconds(point["time"]["bound_s"]), point["time"]["limiter"],
+            seconds(point["time"]["predicted_s"]),
         ])
     header = ["schedule", "Br×Bc", "SM read", "SM write", "DRAM read", "DRAM write", "FLOP/SM B",
-              "matmul", "memory", "bound", "by"]
+              "matmul", "memory", "bound", "by", "predicted"]
     print(table(header, rows))
     print("SM counted, DRAM predicted"
           + (f" ({points[0]['l2']['model']})" if points[0]["l2"]

@@ -43,7 +43,7 @@ def run(args):
     tiles = options.tiles(args, args.schedule, problem, gpu)
     point = traffic(
         args.schedule, problem, gpu, tiles, order=args.order, blocks_per_sm=args.blocks_per_sm,
-        engine=args.engine, on_progress=progress.share,
+        engine=args.engine, times=True, on_progress=progress.share,
     )
     point["l2_curve"] = None
     if args.l2_curve:
@@ -94,6 +94,9 @@ def _show(point):
               f"L2 hit rate {point['l2']['hit_rate']:.2%}")
     print(f"FLOPs {si(point['flops'], 'FLOP')} (matmul, unmasked pairs), memory "
           f"{si(point['footprint_bytes'])}, bound {seconds(time['bound_s'])} by {time['limiter']}")
+    if time["predicted_s"]:
+        print(f"predicted {seconds(time['predicted_s'])}, limited by {time['predicted_limiter']}: "
+              "a kernel of this kind that nobody ran; hbmeter predict knows kernels")
 
 
 def _dram_cells(moved):

@@ -4,19 +4,24 @@ import numpy as np
 
 from ..jit import njit
 
+DONE = 1e-9  # work of a block that is as good as none
+
 
 @njit
 def makespan(weights, heads, head_fastest, sm_count, residence):
     """Cycles until the last thread block ends.
 
     ``weights`` is each block's work over the mean, for one head; ``residence[m − 1]`` the cycles
-    of a block of mean work while m share its SM. The first blocks go one to each SM, then a second
-    to each; a block that ends makes room for the next in grid order. All residents of an SM slow
-    down alike.
+    of a block of mean work while m share its SM alike. The first blocks go one to each SM, then a
+    second to each; a block that ends makes room for the next in grid order. Warp schedulers serve
+    the oldest first: of m residents the oldest goes on as if it were alone, the next has what two
+    do together beyond that, and so on; together they do m / residence[m − 1].
     """
     per_head, most = len(weights), len(residence)
     total = per_head * heads
-    left = np.zeros((sm_count, most))  # work of each resident, in mean blocks
+    together = np.arange(1, most + 1) / residence
+    speeds = np.diff(np.concatenate((np.zeros(1), together)))
+    left = np.zeros((sm_count, most))  # work of each resident in mean blocks, the oldest first
     residents, clock = np.zeros(sm_count, np.int64), np.zeros(sm_count)
     issued = 0
     for _ in range(most):
@@ -27,27 +32,25 @@ def makespan(weights, heads, head_fastest, sm_count, residence):
                 issued += 1
     times, queue = np.full(sm_count, np.inf), np.arange(sm_count)
     for sm in range(sm_count):
-        if residents[sm]:
-            times[sm] = _next_end(left[sm], residents[sm], residence, 0.0)
+        times[sm] = _next_end(left[sm], residents[sm], speeds, 0.0)
     _heapify(queue, times)
     last = 0.0
     while times[queue[0]] < np.inf:
         sm = queue[0]
         now = times[sm]
-        progress = (now - clock[sm]) / residence[residents[sm] - 1]
-        clock[sm] = last = now
         kept = 0
         for slot in range(residents[sm]):
-            rest = left[sm, slot] - progress
-            if rest > 1e-9:
+            rest = left[sm, slot] - (now - clock[sm]) * speeds[slot]
+            if rest > DONE:
                 left[sm, kept] = rest
                 kept += 1
+        clock[sm] = last = now
         while kept < most and issued < total:
             left[sm, kept] = _weight(weights, issued, heads, per_head, head_fastest)
             kept += 1
             issued += 1
         residents[sm] = kept
-        times[sm] = _next_end(left[sm], kept, residence, now) if kept else np.inf
+        times[sm] = _next_end(left[sm], kept, speeds, now)
         _sift_down(queue, times, 0)
     return last
 
@@ -58,9 +61,13 @@ def _weight(weights, index, heads, per_head, head_fastest):
 
 
 @njit
-def _next_end(left, residents, residence, now):
+def _next_end(left, residents, speeds, now):
     """When the first of an SM's residents ends."""
-    return now + left[:residents].min() * residence[residents - 1]
+    soonest = np.inf
+    for slot in range(residents):
+        if speeds[slot] > 0:
+            soonest = min(soonest, now + max(left[slot], DONE) / speeds[slot])
+    return soonest
 
 
 @njit
