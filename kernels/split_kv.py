@@ -1,4 +1,4 @@
-"""Launcher of split_kv.cu: decode on tensor cores, a thread block for each split of each KV head."""
+"""Launcher of split_kv.cu: decode on tensor cores, a block for each split of each KV head."""
 
 import numpy as np
 

@@ -291,7 +291,8 @@ class ProgramBuilder:
         self.tape[address]["partner"] = len(self.tape)
         self.tape.append(record(Kind.END, var=var.index, step=step, partner=address))
 
-    def let(self, name: str, var: Var | None, add: int = 0, *, divide: int = 1, times: int = 1) -> Var:
+    def let(self, name: str, var: Var | None, add: int = 0, *, divide: int = 1,
+            times: int = 1) -> Var:
         """A variable ``(var + add) // divide * times``, in scope where it is made: the page of a
         key, the columns of a split."""
         new = Var(len(self.vars), name)

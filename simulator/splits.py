@@ -218,7 +218,8 @@ def every(schedule: str, problem: Attention, gpu, tiles: Tiles,
         ways.setdefault(-(-steps // number), number)
     points = {}
     for number in ways.values():
-        candidate = Candidate(schedules.build(schedule, problem, replace(tiles, splits=number)), gpu)
+        program = schedules.build(schedule, problem, replace(tiles, splits=number))
+        candidate = Candidate(program, gpu)
         if candidate.why_not is None:
             resident = blocks_per_sm or candidate.occupancy.blocks_per_sm
             point = SplitPoint(candidate, resident)

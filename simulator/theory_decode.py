@@ -3,8 +3,8 @@
 Read off flash-decoding (Dao, Haziza, Massa, Sizov 2023), which prints no count, and stated apart
 from the tile programs. A thread block is a (KV head, row block, split): it reads its rows of Q, all
 keys and values of its split, and, of a paged cache, the table's entries of these. With more than
-one split it writes its part of O and a logsumexp for each row, in the statistics' dtype, and a second
-phase reads both once.
+one split it writes its part of O and a logsumexp for each row, in the statistics' dtype, and a
+second phase reads both once.
 """
 
 from math import lcm

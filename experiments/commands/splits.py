@@ -87,8 +87,8 @@ def _show(args, gpu, problem, tiles, rows, bound):
         ["splits", "keys", "blocks", "waves", "SM read", "SM write", "parts", "attention",
          "combine", "predicted", "waits for", ""],
         [[row["splits"], row["keys_per_split"], row["blocks"], f"{row['waves']:.2f}",
-          si(row["sm_read_bytes"]), si(row["sm_write_bytes"]), si(row["part_bytes"]),
-          seconds(row["attention_s"]), seconds(row["combine_s"] or None), seconds(row["predicted_s"]),
+          *(si(row[name]) for name in ("sm_read_bytes", "sm_write_bytes", "part_bytes")),
+          *(seconds(row[name] or None) for name in ("attention_s", "combine_s", "predicted_s")),
           row["limiter"], "best" * row["best"]] for row in kept],
     ))
     print(f"bytes counted, times predicted; no run is faster than {seconds(bound.bound_s)} "

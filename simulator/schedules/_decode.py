@@ -1,6 +1,6 @@
-"""What decode schedules share: packed heads, keys cut into splits, and the phase that combines them.
+"""What decode schedules share: packed heads, keys cut into splits, the phase that combines them.
 
-Flash-decoding (Dao, Haziza, Massa, Sizov 2023): decode has a query or a few a head and many keys, so
+Flash-decoding (Dao, Haziza, Massa, Sizov 2023): decode has one query or a few and many keys, so
 row blocks alone do not fill a GPU. All query heads of a KV head are rows of one tile (K and V are
 read once for the group), the keys are cut into splits, and each split of each KV head is a thread
 block. With more than one split, a block stores its share of O (divided by its own l) and the

@@ -1,4 +1,4 @@
-"""Split-KV decode of a paged KV cache: keys and values in pages that a table of each sequence names.
+"""Split-KV decode of a paged KV cache: a table of each sequence says where its pages are.
 
 As split_kv, with the cache as vLLM keeps it (Kwon et al. 2023, arXiv 2309.06180): pages of ``page``
 keys of one KV head, anywhere in memory. A thread block reads the table's entries of its split once.
