@@ -39,7 +39,7 @@ def measure() -> dict:
 def _warm_up(run: bench.Bench) -> None:
     """Arithmetic for a while: an idle GPU's clocks are low."""
     function = run.functions(bench.FOLDER / "pipes.cu")("fma")
-    numbers = (bench.np.int32(10_000), bench.np.float32(0.5), bench.np.float32(0.5), run.sink)
+    numbers = (bench.np.int32(5_000), bench.np.float32(0.5), bench.np.float32(0.5), run.sink)
     until = time.monotonic() + WARMUP_S
     while time.monotonic() < until:
         run.time(function, 2 * run.sms, 1024, numbers, repeats=1)

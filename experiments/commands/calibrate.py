@@ -48,8 +48,9 @@ def run(args):
     out = _place(args.out, args.recorded is None)
     if args.gpu is not None:
         load(args.gpu)  # a mistake in it is known now rather than after a minute
-    measuring, kept = args.recorded is None, args.recorded == []
+    measuring = args.recorded is None
     records = [_measured(out, args.l2)] if measuring else _recorded(args.recorded)
+    kept = not measuring and _are_kept(args.recorded)
     found = [_Shown.of(record, args.gpu, kept) for record in records]
     if out is not None and out.suffix != ".json":
         _write_profile(out, found, args.gpu)
@@ -100,6 +101,15 @@ def _recorded(paths):
         raise Unavailable("no measurements are kept in this installation: measure with hbmeter "
                           "calibrate --out FILE.json on a GPU")
     return found
+
+
+def _are_kept(paths):
+    """Whether hbmeter itself keeps all these files (none: its own)."""
+    from pathlib import Path
+
+    from .. import records
+
+    return all(Path(path).resolve().parent == records.FOLDER.resolve() for path in paths)
 
 
 class _Shown:

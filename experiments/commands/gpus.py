@@ -67,4 +67,6 @@ def _number(value):
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.0f}" if value.is_integer() and value < 1e6 else f"{value:.4g}"
+    if value and isinstance(value[0], list):
+        return f"of {len(value)} pairs"
     return ", ".join(str(entry) for entry in value)

@@ -136,12 +136,13 @@ def _near_and_far(points) -> list[Fact]:
 
 
 def split(cycles: np.ndarray) -> tuple[float, float] | None:
-    """Medians below and above the widest gap; None when either side is under an eighth of all or
-    the gap is no wider than the lines of a side mostly differ."""
+    """Medians below and above the widest gap; None when either side is under an eighth of all, or
+    the gap under a tenth of the lower median or under twice what the lines of a side differ."""
     ordered = np.sort(cycles)
     at = int(np.argmax(np.diff(ordered))) + 1
     low, high = ordered[:at], ordered[at:]
     if min(len(low), len(high)) < len(ordered) // 8:
         return None
     inside = max(np.median(np.abs(part - np.median(part))) for part in (low, high))
-    return (float(np.median(low)), float(np.median(high))) if high[0] - low[-1] > inside else None
+    wide = high[0] - low[-1] > max(2 * inside, 0.1 * np.median(low))
+    return (float(np.median(low)), float(np.median(high))) if wide else None

@@ -2,7 +2,9 @@
 // CHAINS chains of one operation, each result the next one's operand.
 #include "probe.cuh"
 
-constexpr int STEPS = 16;  // of a loop's body: the loop itself takes slots too
+// Of a loop's body. The loop itself takes slots too; a long body does not fit the caches of
+// instructions.
+constexpr int STEPS = 32, MIXED_STEPS = 4;
 
 enum Operation { FMA, ADD, MULTIPLY, MAX, EXP2, PACK, SHUFFLE };
 
@@ -32,7 +34,7 @@ __device__ __forceinline__ void work(int iterations, float a, float b, float* si
     start_watch(stamps);
     for (int i = 0; i < iterations; ++i) {
 #pragma unroll
-        for (int u = 0; u < STEPS; ++u)
+        for (int u = 0; u < (MIXED ? MIXED_STEPS : STEPS); ++u)
 #pragma unroll
             for (int c = 0; c < CHAINS; ++c) {
                 apply<OP>(x[c], a, b);

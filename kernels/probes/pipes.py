@@ -21,13 +21,14 @@ from .bench import (
 
 SOURCE = Path(__file__).with_suffix(".cu")
 THREADS, BLOCKS_PER_SM, WARP = 1024, 2, 32
-STEPS, CHAINS, MIXED_CHAINS = 16, 8, 4  # of pipes.cu
+STEPS, CHAINS = 32, 8
+MIXED_STEPS, MIXED_CHAINS = 4, 4  # of pipes.cu
 OPERATIONS = ("fma", "add", "multiply", "max", "exp2", "pack", "shuffle")
 MIXED = (2, 4, 6, 7, 8, 12, 16)  # fused multiply-adds to an exp2
 CHAIN_ITERATIONS = 1024
-ITERATIONS = {"fma": 1024, "add": 1024, "multiply": 1024, "max": 512, "pack": 512}
-FEW_ITERATIONS = 256
-SUSTAINED_ITERATIONS, SUSTAINED_REPEATS = 5_000, 100
+ITERATIONS = {"fma": 512, "add": 512, "multiply": 512, "max": 256, "pack": 256}
+FEW_ITERATIONS, MIXED_ITERATIONS = 128, 1024
+SUSTAINED_ITERATIONS, SUSTAINED_REPEATS = 2_500, 100
 
 
 def measure(bench: Bench) -> None:
@@ -52,8 +53,8 @@ def measure(bench: Bench) -> None:
     for fmas in MIXED:
         bench.step(f"arithmetic, {fmas} fma to an exp2")
         samples = bench.time(function(f"exp2_fma{fmas}"), grid, THREADS,
-                             (np.int32(FEW_ITERATIONS), *numbers))
-        bench.add("exp2_mixed", grid * THREADS * FEW_ITERATIONS * STEPS * MIXED_CHAINS,
+                             (np.int32(MIXED_ITERATIONS), *numbers))
+        bench.add("exp2_mixed", grid * THREADS * MIXED_ITERATIONS * MIXED_STEPS * MIXED_CHAINS,
                   "operations", samples, sms=bench.sms, fma_per_exp2=fmas)
 
 

@@ -22,8 +22,8 @@ KINDS = {
 }
 NAMES = {"load4": "smem_read_4", "load16": "smem_read", "store4": "smem_write_4",
          "store16": "smem_write", "ldmatrix": "smem_ldmatrix"}
-WHAT = {"load4": "4-byte loads", "load16": "16-byte loads", "store4": "4-byte stores",
-        "store16": "16-byte stores", "ldmatrix": "ldmatrix.x4"}
+WHAT = {"load4": "loads of 4 bytes", "load16": "loads of 16 bytes", "store4": "stores of 4 bytes",
+        "store16": "stores of 16 bytes", "ldmatrix": "ldmatrix.x4"}
 
 
 def measure(bench: Bench) -> None:
@@ -53,7 +53,7 @@ def facts(points: list[dict]) -> list[Fact]:
         for point in select(mine, kind, lane_bytes=width):
             found.append(Fact(
                 NAMES[kind], "bytes_per_clock_per_sm", rates_per_clock(point),
-                f"{WHAT[kind]} of 32 warps an SM; value for lanes side by side, the curve against "
+                f"{WHAT[kind]}, 32 warps an SM; value for lanes side by side, the curve against "
                 "the bytes between lanes", clocks(point),
                 curve(mine, "lane_bytes", rates_per_clock), "bytes_between_lanes",
                 "smem.bytes_per_clock_per_sm"))
