@@ -37,6 +37,7 @@ class Execution:
     ``multiplier`` is the unit of its products: "fma", "mma_sync" or "wgmma". ``strips`` are parts
     of a warp's tile that do not depend on each other, whose operations the warp interleaves.
     ``operands_ahead``: a warp reads the next operands from shared memory while it multiplies.
+    ``masks_edges``: only tiles that the mask's edge crosses are masked.
     ``ping_pong``: warpgroups take turns, so that every unit works under the others.
     ``prefetch`` is what runs between a load and its use: "none" (serial: a block then loads
     ``in_flight_bytes`` at a time), a "product" of the same trip, or a whole "trip"
@@ -48,6 +49,7 @@ class Execution:
     costs: dict[str, Cost] = field(repr=False)
     strips: int = 1
     operands_ahead: bool = False
+    masks_edges: bool = False
     ping_pong: bool = False
     prefetch: str = "none"
     in_flight_bytes: int | None = None
@@ -130,7 +132,7 @@ _FRAGMENT = 256  # elements of one ldmatrix.x4, 4 wavefronts
 _WGMMA = 64 * 8 * 16  # multiply-adds of wgmma's narrowest form
 _SOFTMAX = {  # for a score: a maximum, an FFMA and ex2, an addition, half a conversion
     "row_max": Cost(slow=1, waits=2), "exp_minus": Cost(2, waits=1), "row_sum": Cost(1),
-    "copy": Cost(slow=0.5),
+    "copy": Cost(slow=0.5), "div_rows": Cost(1, 1, waits=2), "log": Cost(slow=4, waits=2),
 }
 
 
@@ -150,10 +152,11 @@ def mma_sync(rows_of_warp: int, columns: int, threads: int, *, stages: int) -> E
     scores, output = product(streamed + resident), product(streamed)
     return Execution(
         "mma_sync", threads,
-        _SOFTMAX | {"dot_t": scores, "dot_t_add": scores, "dot": output, "dot_add": output,
+        _SOFTMAX | {"mask": Cost(slow=4), "dot_t": scores, "dot_t_add": scores, "dot": output,
+                    "dot_add": output,
                     "t_dot": scores, "t_dot_add": scores, "sub_rows": Cost(1), "mul": Cost(1),
                     "maximum": Cost(slow=100 * WARP / rows_of_warp, chain=100)},
-        strips=rows_of_warp // 16, operands_ahead=True, 
+        strips=rows_of_warp // 16, operands_ahead=True, masks_edges=True, 
         prefetch="trip" if stages > 1 else "product",
     )
 
@@ -169,9 +172,9 @@ def wgmma(columns: int, consumers: int, *, ping_pong: bool = True,
 
     return Execution(
         "wgmma", 128 * (consumers + 1),
-        _SOFTMAX | {"dot_t": product(streamed + resident), "dot_add": product(streamed),
-                    "mul_rows": Cost(1)},
-        ping_pong=ping_pong, prefetch="trip", instructions_per_byte=0.01, multicast=multicast,
+        _SOFTMAX | {"mask": Cost(slow=4), "dot_t": product(streamed + resident),
+                    "dot_add": product(streamed), "mul_rows": Cost(1)},
+        masks_edges=True, ping_pong=ping_pong, prefetch="trip", instructions_per_byte=0.01, multicast=multicast,
     )
 
 

@@ -14,7 +14,7 @@ LAUNCH_ALONE_S, LAUNCH_GAP_S = 9.5e-6, 1.3e-6
 BLOCK_START_CYCLES = 472.0
 L2_BYTES_PER_CLOCK_PER_SM = 40.0  # A100: 5,120 B a clock over 108 SMs is 47; H200: 32 measured
 PORT_BYTES_PER_CLOCK = 64.0  # from L2 into one SM
-SMEM_CYCLES, L2_CYCLES = 29.0, 263.0  # H800 (Luo et al., arXiv 2402.13499)
+SMEM_CYCLES, L2_CYCLES, DRAM_CYCLES = 29.0, 263.0, 479.0  # H800 (Luo et al., arXiv 2402.13499)
 # mma.sync reaches this share of the tensor peak on Hopper (Luo et al., arXiv 2402.13499, 62.9%);
 # before it, the peak itself.
 HOPPER_MMA_SHARE = 0.629
@@ -33,6 +33,7 @@ class Rates:
     port_bytes: float
     gpu_dram_bytes: float
     l2_latency: float
+    dram_latency: float
     pipeline_latency: float
     chain_latency: float
     block_start: float
@@ -60,6 +61,7 @@ def rates(gpu, multiplier: str, dtype: str) -> Rates:
         measured("l2_read", l2 * clock) / clock, measured("l2_read_one_sm", PORT_BYTES_PER_CLOCK),
         measured("hbm_read", gpu.hbm_bytes_per_s) / clock,
         measured("l2_latency", latency.l2 or L2_CYCLES),
+        measured("hbm_latency", latency.hbm or DRAM_CYCLES),
         measured("smem_latency", latency.smem or SMEM_CYCLES),
         measured("fma_latency", CHAIN_CYCLES), measured("block_start", BLOCK_START_CYCLES),
         measured("launch_alone", LAUNCH_ALONE_S), measured("launch_gap", LAUNCH_GAP_S),

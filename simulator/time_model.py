@@ -103,11 +103,30 @@ class _Phase:
         self.phase = program.phases[number]
         self.rates = rates(gpu, how.multiplier, program.problem.dtype)
         self.tape = program.tape[self.phase.first:self.phase.end]
-        self.counts = executions(program, number)
+        self.counts = self._counts(number)
         self.heads = program.problem.head_count // self.phase.group
         self.blocks = len(self.counts) * self.heads
         self.active = min(gpu.sm_count, self.blocks)
         self.groups = how.warps / gpu.subpartitions_per_sm  # of warps, in one thread block
+
+    def _counts(self, number: int) -> np.ndarray:
+        """Executions of each instruction by each thread block; of masking, only those of tiles
+        that the mask's edge crosses where the kernel looks."""
+        counts = executions(self.program, number)
+        if not self.how.masks_edges:
+            return counts
+        problem = self.program.problem
+        for address, row in enumerate(self.tape):
+            masks = row["kind"] == Kind.COMPUTE and BY_CODE[row["op"]].name == "mask"
+            if masks and row["row_var"] == 0 and len(self.phase.axes) == 1:
+                tile, step = self.program.tile_table[row["out"]], self.phase.axes[0].step
+                first = np.arange(len(counts)) * step
+                last = np.minimum(first + tile.rows, problem.seq) - 1
+                low, _ = problem.mask_bounds.column_range(last, problem.kv_seq)
+                _, high = problem.mask_bounds.column_range(first, problem.kv_seq)
+                clear = np.maximum(high // tile.cols - -(-low // tile.cols), 0)
+                counts[:, address] = np.maximum(counts[:, address] - clear, 0)
+        return counts
 
     def time(self, resident: int, order: str, dram_bytes: float) -> PhaseTime:
         """Seconds with ``resident`` thread blocks on an SM."""
@@ -181,7 +200,7 @@ class _Phase:
             return np.where(totals == totals.max(axis=1, keepdims=True), totals, 0.0)
         seen = demands
         if self.how.prefetch != "none":
-            seen = np.where(np.isin(self.tape["kind"], _MOVES)[:, None], 0.0, demands)
+            seen = np.where((self.tape["kind"] == Kind.LOAD)[:, None], 0.0, demands)
         waited = self.counts @ seen
         waited[:, _ALU] /= 2
         if self.how.multiplier == "fma":
@@ -213,9 +232,9 @@ class _Phase:
         elif how.prefetch == "product":
             products = demands[:, [_MATMUL, _SMEM]].max(axis=1) * (demands[:, _MATMUL] > 0)
             meanwhile = self.counts @ products / self.groups / trips / 2
-        if how.prefetch != "none":  # nothing runs under the first of each
+        if how.prefetch != "none":  # nothing runs under the first of each, and Q is in DRAM
             sizes = sum(self._bytes(self.tape[address]) for address in loads)
-            waits += self.rates.l2_latency + sizes / self.rates.boundary_bytes(self.active)
+            waits += self.rates.dram_latency + sizes / self.rates.boundary_bytes(self.active)
         for address in loads:
             size = self._bytes(self.tape[address])
             turns = ceil(size / how.in_flight_bytes) if how.in_flight_bytes else 1
