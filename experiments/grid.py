@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..simulator.problem import Attention
@@ -11,6 +11,16 @@ from ..simulator.tiles import Tiles
 
 SHAPE = ("batch", "heads", "kv_heads", "seq", "kv_seq", "head_dim", "value_dim", "dtype", "mask")
 TILES = ("br", "bc", "stages", "bk")
+UNUSUAL = {"direction": "forward"}  # of a problem, written when it is another
+OF_DECODE = {"splits": 1, "page": 16}  # tile options that are written when they are others
+
+
+def of_problem(problem: Attention) -> dict:
+    """The problem as JSON has it; what is as usual is left out where older records have no name
+    for it."""
+    unusual = {name: getattr(problem, name) for name, usual in UNUSUAL.items()
+               if getattr(problem, name) != usual}
+    return {name: getattr(problem, name) for name in SHAPE} | unusual
 
 
 @dataclass(frozen=True)
@@ -31,8 +41,11 @@ class Point:
         """The point as JSON has it."""
         return {
             "kernel": self.kernel,
-            "problem": {name: getattr(self.problem, name) for name in SHAPE},
-            "tiles": {name: getattr(self.tiles, name) for name in TILES},
+            "problem": of_problem(self.problem),
+            "tiles": {name: getattr(self.tiles, name) for name in TILES} | {
+                name: value for name, usual in OF_DECODE.items()
+                if (value := getattr(self.tiles, name)) != usual
+            },
             "order": self.order,
             "blocks_per_sm": self.blocks_per_sm,
         }
@@ -60,7 +73,8 @@ class Point:
         p = self.problem
         heads = f"{p.heads}" if p.kv_heads == p.heads else f"{p.heads}/{p.kv_heads}"
         length = f"{p.seq}" if p.kv_seq == p.seq else f"{p.seq}→{p.kv_seq}"
-        return f"{p.batch}×{heads} {length} d{p.head_dim} {p.dtype} {p.mask}"
+        backward = " backward" * (p.direction == "backward")
+        return f"{p.batch}×{heads} {length} d{p.head_dim} {p.dtype} {p.mask}{backward}"
 
 
 def points(quick: bool = False) -> tuple[Point, ...]:
@@ -69,7 +83,8 @@ def points(quick: bool = False) -> tuple[Point, ...]:
     K and V of all heads are below the L2 for some points and above it for others. Lengths are
     multiples of 16, so that every store is of whole sectors.
     """
-    found = tuple([*_flash2(), *_flash2_mma(), *_l2(), *_flash1(), *_standard()])
+    found = tuple([*_flash2(), *_flash2_mma(), *_l2(), *_flash1(), *_standard(),
+                   *_decode(), *_backward()])
     if not quick:
         return found
     small = [p for p in found if p.problem.seq <= 2048]
@@ -179,3 +194,50 @@ def _standard() -> Iterator[Point]:
     yield Point("standard", _problem(16, 2048, 128, kv_heads=4), tiles)
     # Rows of S above 48 KiB: the softmax reads them twice.
     yield Point("standard", _problem(1, 13312, 64, "fp32"), Tiles(64, 64))
+
+
+def _decode() -> Iterator[Point]:
+    """One query a head, or a few, against caches of 34 MB to 2.1 GB; with and without splits."""
+    plain, three = Tiles(16, 64, 3), Tiles(16, 64, 3, splits=3)
+    for batch, kv_seq, tiles in (
+        (1, 8192, Tiles(16, 64, 3, splits=16)), (64, 1024, plain), (16, 2048, plain),
+        (8, 8192, three), (1, 131072, Tiles(16, 64, 3, splits=16)), (64, 8192, plain),
+        (64, 8192, three),
+    ):
+        yield Point("split_kv", _cache(batch, kv_seq), tiles)
+    yield Point("split_kv", _cache(16, 4096, heads=8), plain, "head")
+    yield Point("split_kv", _cache(16, 4096, head_dim=64, dtype="bf16"), plain)
+    yield Point("split_kv", _cache(8, 4096, head_dim=256), Tiles(16, 64, 2))
+    yield Point("split_kv", _cache(16, 8192, seq=4, mask="causal"), plain)
+    yield Point("split_kv", _cache(16, 8192, mask="window:4096"), plain)
+    for page in (16, 64):
+        for tiles in (Tiles(16, 64, 3, page=page), Tiles(16, 64, 3, splits=3, page=page)):
+            yield Point("paged", _cache(16, 8192), tiles)
+
+
+def _cache(batch, kv_seq, heads=32, head_dim=128, **shape) -> Attention:
+    """A decode step of 8 KV heads."""
+    return Attention(**{"batch": batch, "heads": heads, "kv_heads": 8, "seq": 1, "kv_seq": kv_seq,
+                        "head_dim": head_dim} | shape)
+
+
+def _backward() -> Iterator[Point]:
+    """Q and dO of all heads from 8 MB to 134 MB, their fp32 sums of dQ twice that."""
+    wide, narrow = Tiles(64, 128, 2), Tiles(128, 128, 2)
+    for order in ("row", "head"):
+        for mask in ("full", "causal"):
+            yield Point("flash2_backward", _gradient(16, 4096, 128, mask=mask), wide, order)
+            yield Point("flash2_backward", _gradient(64, 4096, 64, mask=mask), narrow, order)
+    for heads, seq in ((16, 1024), (32, 8192), (4, 32768)):
+        yield Point("flash2_backward", _gradient(heads, seq, 128), wide)
+    yield Point("flash2_backward", _gradient(16, 2048, 64), Tiles(64, 64, 2))
+    yield Point("flash2_backward", _gradient(16, 4096, 128, "bf16", kv_heads=4), wide)
+    yield Point("flash2_backward", _gradient(8, 4096, 256), Tiles(64, 64))
+    yield Point("flash2_backward", _gradient(8, 16384, 64, mask="window:4096"), narrow)
+    for dtype, seq in (("fp32", 2048), ("fp16", 4096)):
+        yield Point("flash2_backward_fma", _gradient(16, seq, 64, dtype), Tiles(32, 64))
+
+
+def _gradient(heads: int, seq: int, head_dim: int, dtype="fp16", mask="full", kv_heads=None):
+    """The backward pass of a problem."""
+    return replace(_problem(heads, seq, head_dim, dtype, mask, kv_heads), direction="backward")

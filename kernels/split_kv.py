@@ -20,8 +20,8 @@ class SplitKV(Kernel):
     least_arch = 80  # cp.async, mma.m16n8k16
     most_stages = 8
     matmul_dtype = None  # tensor cores take the inputs as they are
-    tiles = (Tiles(16, 64, 3), Tiles(16, 64, 2), Tiles(16, 32, 3), Tiles(32, 64, 2),
-             Tiles(16, 64), Tiles(16, 16))
+    tiles = (Tiles(16, 64, 3), Tiles(16, 64, 3, splits=4), Tiles(16, 32, 3), Tiles(16, 64, 2),
+             Tiles(32, 64, 2), Tiles(16, 64), Tiles(16, 16))
 
     @property
     def tensors(self):

@@ -81,7 +81,7 @@ def test_the_grid_is_large_enough_and_every_kernel_accepts_its_points():
     assert len(points) == len(set(points)) >= 48
     for point in points:
         kernels.get(point.kernel).check(point.problem, point.tiles)
-        assert point.problem.seq % 16 == 0
+        assert point.problem.seq % 16 == 0 or point.problem.seq < point.problem.kv_seq  # decode
     assert {p.kernel for p in points} == {p.kernel for p in grid.points(quick=True)}
     assert set(grid.points(quick=True)) < set(points)
     assert {p.order for p in points} == {"row", "head"}
