@@ -52,4 +52,7 @@ def csv_text(rows: list[dict]) -> str:
 
 
 def _harmless(cell):
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in _FORMULA else cell
+    if not isinstance(cell, str):
+        return cell
+    text = cell.replace("\r", " ")  # the csv module would end the row there
+    return f"'{text}" if cell.startswith(_FORMULA) else text
