@@ -12,10 +12,12 @@ from functools import cached_property
 from . import schedules
 from .engines import scratchpad
 from .errors import InputError
+from .execution import estimate_residents, generic
 from .occupancy import BlockResources, Occupancy, estimate_resources, occupancy
 from .problem import Attention
 from .program import Program
 from .tiles import Tiles
+from .time_model import Prediction, covers, predict
 
 STEP = 16  # rows or columns of one tensor-core instruction
 LARGEST = 256
@@ -54,6 +56,18 @@ class Candidate:
     def sm_bytes(self) -> int:
         """Bytes read and written at the SM boundary."""
         return self.count.read_bytes + self.count.write_bytes
+
+    @cached_property
+    def prediction(self) -> Prediction | None:
+        """Predicted time with a kernel of the usual kind (execution.generic), row blocks fastest;
+        None for programs that the time model does not cover, or when such a kernel would spill."""
+        if self.why_not is not None or not covers(self.program):
+            return None
+        kernel = generic(self.program, self.gpu)
+        residents = estimate_residents(self.program, self.gpu, kernel)
+        if min(residents) < 1:
+            return None
+        return predict(self.program, self.gpu, kernel, blocks_per_sm=residents)
 
     @property
     def why_not(self) -> str | None:
@@ -120,6 +134,9 @@ def explore(schedule: str, problem: Attention, gpu, *, br: int | None = None,
         marks["largest square that fits"] = max(square, key=_square_rank).tiles
     if fitting:
         marks["least traffic"] = min(fitting, key=_traffic_rank).tiles
+        timed = [c for c in fitting if c.prediction is not None]
+        if timed:
+            marks["fastest"] = min(timed, key=_time_rank).tiles
     return Exploration(candidates, marks)
 
 
@@ -147,6 +164,26 @@ def _traffic_rank(candidate: Candidate):
     tiles = candidate.tiles
     return (candidate.sm_bytes, -candidate.occupancy.blocks_per_sm, -tiles.bc, tiles.stages,
             tiles.br)
+
+
+def _time_rank(candidate: Candidate):
+    """Least predicted time, then fewest bytes."""
+    return candidate.prediction.seconds, *_traffic_rank(candidate)
+
+
+def why_faster(fast: Candidate, lean: Candidate) -> str:
+    """Why ``fast`` is predicted faster than ``lean``, which moves fewer bytes (or as many)."""
+    quick, slow = fast.prediction, lean.prediction
+    words = []
+    for candidate, found in ((lean, slow), (fast, quick)):
+        phase = max(found.phases, key=lambda phase: phase.seconds)
+        unit = max(phase.unit_seconds, key=phase.unit_seconds.get)
+        words.append(f"{candidate.tiles.br}×{candidate.tiles.bc} has "
+                     f"{phase.blocks_per_sm} block(s) an SM in {phase.waves:.1f} waves and keeps "
+                     f"its busiest unit ({unit}) at work for "
+                     f"{phase.unit_seconds[unit] / phase.seconds:.0%} of the time")
+    return (f"{fast.sm_bytes / lean.sm_bytes:.2f} times the bytes of the least-traffic tiles in "
+            f"{quick.seconds / slow.seconds:.2f} of their time: {words[0]}; {words[1]}.")
 
 
 def choose_tiles(schedule: str, problem: Attention, gpu, br: int | None = None,

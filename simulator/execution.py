@@ -8,6 +8,9 @@ machine code: nothing here is a time, and nothing is measured.
 
 from dataclasses import dataclass, field
 
+from .occupancy import estimate_registers, occupancy
+from .program import Space
+
 WARP = 32
 WAVEFRONT_BYTES = 128  # what shared memory moves in a clock
 WIDE_LOAD_WAVEFRONTS = 4  # of a warp's 16-byte loads, broadcast or not: a quarter warp each
@@ -174,22 +177,26 @@ def wgmma(columns: int, consumers: int, *, ping_pong: bool = True,
         "wgmma", 128 * (consumers + 1),
         _SOFTMAX | {"mask": Cost(slow=4), "dot_t": product(streamed + resident),
                     "dot_add": product(streamed), "mul_rows": Cost(1)},
-        masks_edges=True, ping_pong=ping_pong, prefetch="trip", instructions_per_byte=0.01, multicast=multicast,
+        masks_edges=True, ping_pong=ping_pong, prefetch="trip", instructions_per_byte=0.01,
+        multicast=multicast,
     )
 
 
 def generic(program, gpu) -> tuple[Execution, ...]:
     """The kernel to expect of a program that names none, phase by phase: tensor cores by mma.sync
-    for 16-bit types where the GPU has them, else FMA; loads double-buffered with two stages."""
+    for 16-bit types where the GPU has them, else FMA; loads double-buffered with two stages.
+
+    A warp takes 32 rows, which halves its reads of K and V, where its accumulators fit.
+    """
     problem, tiles = program.problem, program.tiles
     peak = getattr(gpu.flops, problem.dtype)
     found = []
     for phase in program.phases:
-        if not phase.axes or phase.axes[0].step == 1:
+        if phase.axes and phase.axes[0].step == 1:
             found.append(softmax_rows(problem.kv_seq))
         elif problem.dtype_bytes == 2 and peak and peak > gpu.flops.fp32:
-            wide = tiles.br >= 128 and tiles.br % 32 == 0 and problem.value_dim <= 128
-            rows = 32 if wide else 16
+            rows = 32 if tiles.br % 32 == 0 and tiles.br >= 128 and _fits(
+                phase, tiles.br // 32 * WARP, gpu) else 16
             found.append(mma_sync(rows, tiles.bc, -(-tiles.br // rows) * WARP,
                                   stages=tiles.stages))
         else:
@@ -198,3 +205,17 @@ def generic(program, gpu) -> tuple[Execution, ...]:
                              fma_output(tiles.br, problem.value_dim, tiles.bc, element, 4),
                              tiles.bc))
     return tuple(found)
+
+
+def _fits(phase, threads: int, gpu) -> bool:
+    return estimate_registers(phase, threads) <= gpu.max_registers_per_thread
+
+
+def estimate_residents(program, gpu, kernel: tuple[Execution, ...]) -> tuple[int, ...]:
+    """Thread blocks on an SM in each phase, with the threads of ``kernel``, estimated registers and
+    the phase's shared memory; 0 where one does not fit."""
+    return tuple(
+        occupancy(gpu, how.threads, estimate_registers(phase, how.threads),
+                  phase.bytes_in(Space.SHARED)).blocks_per_sm
+        for phase, how in zip(program.phases, kernel, strict=True)
+    )

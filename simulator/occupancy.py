@@ -8,7 +8,7 @@ bytes a block kept by the system from compute capability 8.0 on.
 from dataclasses import dataclass
 from math import ceil
 
-from .program import Program, Space
+from .program import Phase, Program, Space
 
 THREAD_CHOICES = (128, 256, 512)
 OTHER_REGISTERS = 24  # addresses, loop counters, temporaries: an estimate
@@ -69,19 +69,21 @@ class BlockResources:
     registers_per_thread: int
 
 
+def estimate_registers(phase: Phase, threads: int) -> int:
+    """Registers of a thread when so many of them share the accumulators of a phase evenly."""
+    size = sum(tile.bytes for tile in phase.tiles
+               if tile.space == Space.REGISTERS and tile.accumulator)
+    return ceil(size / REGISTER_BYTES / threads) + OTHER_REGISTERS
+
+
 def estimate_resources(program: Program, gpu) -> BlockResources:
     """Shared memory of the program's tiles, and an estimate of threads and registers.
 
     Register tiles are spread evenly over the fewest threads (128, 256 or 512) that keep each
     below the GPU's limit. A tile that is a rounded copy of another (P of S) takes its registers.
     """
-    register_bytes = max(
-        sum(tile.bytes for tile in phase.tiles
-            if tile.space == Space.REGISTERS and tile.accumulator)
-        for phase in program.phases
-    )
     for threads in THREAD_CHOICES:
-        registers = ceil(register_bytes / REGISTER_BYTES / threads) + OTHER_REGISTERS
+        registers = max(estimate_registers(phase, threads) for phase in program.phases)
         if registers <= gpu.max_registers_per_thread:
             break
     return BlockResources(program.smem_bytes_per_block, threads, registers)

@@ -8,6 +8,7 @@ from .bounds import pass_bound, program_bound
 from .engines import NAMES as ENGINES
 from .engines import scratchpad
 from .errors import InputError, unknown_name
+from .execution import estimate_residents, generic
 from .problem import Attention
 from .tiles import Tiles
 from .time_model import covers, predict
@@ -48,6 +49,7 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
     candidate = blocks.fitting_candidate(schedule, problem, tiles, gpu)
     program = candidate.program
     problem = program.problem  # with what the schedule says of it: values that are keys
+    asked = blocks_per_sm
     if blocks_per_sm is None:
         blocks_per_sm = max(candidate.occupancy.blocks_per_sm, 1)
     count = scratchpad.count(program)
@@ -73,7 +75,9 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
                  "predicted_limiter": None},
     }
     if times and covers(program):
-        found = predict(program, gpu, blocks_per_sm=blocks_per_sm, order=order)
+        kernel = generic(program, gpu)
+        residents = asked or [max(m, 1) for m in estimate_residents(program, gpu, kernel)]
+        found = predict(program, gpu, kernel, blocks_per_sm=residents, order=order)
         result["time"] |= {"predicted_s": found.seconds, "predicted_limiter": found.limiter}
     if engine != "scratchpad":
         result |= _beyond_l2(program, gpu, blocks_per_sm, order, engine, on_progress)

@@ -131,9 +131,9 @@ class _Phase:
     def time(self, resident: int, order: str, dram_bytes: float) -> PhaseTime:
         """Seconds with ``resident`` thread blocks on an SM."""
         demands, delays = self._costs()
-        totals = self.counts @ demands
+        totals = self.counts @ demands + self._spills()
         totals[:, _DRAM] = dram_bytes / self.blocks / self.rates.gpu_dram_bytes * self.active
-        waited = self._waited(demands, totals) / self.groups
+        waited = (self._waited(demands, totals) + self._spills()) / self.groups
         seen = waited - self._hidden(demands) / self.groups
         delay = self.counts @ delays + self.rates.block_start
         delay += self._exposed_loads(seen, demands)
@@ -188,6 +188,19 @@ class _Phase:
         cycles[_BOUNDARY] = size / how.multicast / rate.boundary_bytes(self.active)
         return cycles
 
+    def _spills(self) -> np.ndarray:
+        """[block, unit] cycles of registers that the compiler spilled, once a trip: words to and
+        from L1, which is the memory that shared memory is."""
+        size = self.how.spill_bytes * self.how.threads
+        once = np.zeros(len(UNITS))
+        once[_ISSUE] = size / 4 / self.rates.instructions
+        once[_SMEM] = size / WAVEFRONT_BYTES / self.rates.wavefronts
+        return self._trips()[:, None] * once
+
+    def _trips(self) -> np.ndarray:
+        """How often each thread block loads a tile, of the tile that it loads most often."""
+        return self.counts[:, self.tape["kind"] == Kind.LOAD].max(axis=1, initial=1)
+
     def _bytes(self, row) -> int:
         tile = self.program.tile_table[row["tile"]]
         return tile.rows * tile.cols * tile.element_bytes
@@ -225,7 +238,7 @@ class _Phase:
         waits, how = np.zeros(len(self.counts)), self.how
         if not len(loads):
             return waits
-        trips = np.maximum(self.counts[:, loads].max(axis=1), 1)
+        trips = self._trips()
         meanwhile = np.zeros(len(self.counts))
         if how.prefetch == "trip":
             meanwhile = seen.sum(axis=1) / trips
