@@ -121,6 +121,18 @@ def test_what_cannot_be_run_is_a_row_that_says_why(tmp_path):
         assert row.get("sm_read_bytes") is None
 
 
+def test_passes_splits_and_times_are_those_of_a_point(tmp_path):
+    decode = {"schedule": "split_kv", "seq": 1, "kv_seq": 4096}
+    swept({"common": SHAPES | {"seq": 256}, "points": [
+        {"schedule": "flash2_backward", "br": 64, "bc": 64}, decode | {"splits": [4, "choose"]},
+        {"times": [False, True], "br": 64, "bc": 64}, {"splits": 4}]}, tmp_path)
+    backward, four, chosen, counted, timed, refused = table.rows(tmp_path)
+    assert backward["pass"] == "backward" and backward["why_not"] is None
+    assert four["splits"] == 4 and chosen["splits"] >= 1
+    assert counted["predicted_s"] is None and timed["predicted_s"] > timed["bound_s"]
+    assert "splits" in refused["why_not"]
+
+
 def test_every_field_of_a_problem_can_be_swept():
     assert {name for _, name in points._SHAPE} < set(spec.AXES)
     assert set(spec.AXES) < set(points.INPUTS)

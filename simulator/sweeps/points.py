@@ -2,20 +2,20 @@
 
 import hashlib
 import json
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import lru_cache
 
-from .. import blocks, jit
+from .. import blocks, jit, schedules
 from ..errors import InputError
 from ..point import describe, traffic
 from ..problem import Attention
 from ..tiles import Tiles
-from .spec import OTHER_TILE_FIELDS, SHAPE_FIELDS
+from .spec import SHAPE_FIELDS, TILES
 
 _SHAPE = tuple((f.name, SHAPE_FIELDS.get(f.name, f.name)) for f in fields(Attention))
-_LAUNCH = ("br", "bc", "stages", *OTHER_TILE_FIELDS, "order", "blocks_per_sm", "engine")
+_LAUNCH = (*TILES, "order", "blocks_per_sm", "engine", "times")
 INPUTS = ("gpu", "schedule", *(name for _, name in _SHAPE), *_LAUNCH, "code", "profile")
-_LEFT_TO_US = ("br", "bc", "stages", "blocks_per_sm")  # chosen by the tool when absent
+_LEFT_TO_US = ("br", "bc", "blocks_per_sm")  # chosen by the tool when absent
 _UNPREFIXED = ("problem", "tiles", "time")  # parts of a point whose names say enough
 _PARTS = ("l2", "dram")  # None, and then without a cell, where not computed
 _profiles: dict = {}  # profile hash -> Profile, for the cache of chosen tiles
@@ -29,25 +29,26 @@ def profile_hash(profile) -> str:
 def key(values: dict, profile: str) -> str:
     """The point's name: 32 hexadecimal digits of its values (defaults filled in), the hash of its
     GPU's profile, and the version of the code that computes it."""
-    shape = _shape(tuple(values[name] for _, name in _SHAPE))
+    shape = _shape(values["schedule"], tuple(values[name] for _, name in _SHAPE))
     point = [jit.CODE_VERSION, profile, values["schedule"], *shape,
              *(values[name] for name in _LAUNCH)]
     return hashlib.blake2b(json.dumps(point).encode(), digest_size=16).hexdigest()
 
 
 @lru_cache(maxsize=10_000)
-def _shape(given: tuple) -> tuple:
+def _shape(schedule: str, given: tuple) -> tuple:
     """The shape with its defaults filled in, or as it is where no attention has it."""
-    fields_given = {field: value for (field, _), value in zip(_SHAPE, given, strict=True)}
     try:
-        problem = Attention(**fields_given)
+        problem = _problem(schedule, given)
     except InputError:
         return given
     return tuple(getattr(problem, field) for field, _ in _SHAPE)
 
 
-def _problem(values: dict) -> Attention:
-    return Attention(**{field: values[name] for field, name in _SHAPE})
+def _problem(schedule: str, given: tuple) -> Attention:
+    shape = {field: value for (field, _), value in zip(_SHAPE, given, strict=True)}
+    shape["direction"] = shape["direction"] or schedules.direction(schedule)
+    return Attention(**shape)
 
 
 def compute(tasks: list[tuple[str, dict]], profiles: dict) -> tuple[str, list[dict]]:
@@ -73,11 +74,12 @@ def row(values: dict, profile_name: str, gpu) -> dict:
               "chosen": " ".join(name for name in _LEFT_TO_US if values[name] is None),
               "why_not": None}
     try:
-        problem = _problem(values)
+        problem = _problem(values["schedule"], tuple(values[name] for _, name in _SHAPE))
         inputs |= describe(problem)
         found = traffic(
             values["schedule"], problem, gpu, _tiles(values, problem, profile_name, gpu),
             order=values["order"], blocks_per_sm=values["blocks_per_sm"], engine=values["engine"],
+            times=values["times"],
         )
     except InputError as error:
         return inputs | {"why_not": str(error)}
@@ -88,20 +90,20 @@ def row(values: dict, profile_name: str, gpu) -> dict:
 
 
 def _tiles(values: dict, problem: Attention, profile_name: str, gpu) -> Tiles:
-    br, bc, stages = values["br"], values["bc"], values["stages"]
-    if br is not None and bc is not None:
-        tiles = Tiles(br, bc, 1 if stages is None else stages)
-    else:
+    br, bc, stages, splits, page = sizes = tuple(values[name] for name in TILES)
+    if None in (br, bc) or (splits, page) != (None, None) or (
+            "splits" in schedules.options(values["schedule"])):
         _profiles[profile_name] = gpu
-        tiles = _chosen(profile_name, values["schedule"], problem, br, bc, stages)
-    given = {name: values[name] for name in OTHER_TILE_FIELDS if values[name] is not None}
-    return replace(tiles, **given) if given else tiles
+        return _chosen(profile_name, values["schedule"], problem, sizes)
+    return Tiles(br, bc, 1 if stages is None else stages)
 
 
 @lru_cache(maxsize=10_000)
-def _chosen(profile_name, schedule, problem, br, bc, stages) -> Tiles:
+def _chosen(profile_name: str, schedule: str, problem: Attention, sizes: tuple) -> Tiles:
     """Points that differ in order or engine only share their choice."""
-    return blocks.choose_tiles(schedule, problem, _profiles[profile_name], br, bc, stages)
+    br, bc, stages, splits, page = sizes
+    return blocks.choose_tiles(schedule, problem, _profiles[profile_name], br, bc, stages,
+                               splits=splits, page=page)
 
 
 def flat(found: dict, prefix: str = "") -> dict:

@@ -82,7 +82,8 @@ def _tasks(missing: list[tuple[str, dict]]) -> list[list[tuple[str, dict]]]:
 def _points_of_a_task(values: dict) -> int:
     if values["engine"] != "scratchpad":
         return L2_POINTS
-    return CHOSEN_POINTS if None in (values["br"], values["bc"]) else PLAIN_POINTS
+    chosen = None in (values["br"], values["bc"])
+    return CHOSEN_POINTS if chosen or values["times"] else PLAIN_POINTS
 
 
 def _rows(tasks, profiles, jobs: int, executor: Executor | None) -> Iterator[list[dict]]:

@@ -18,18 +18,17 @@ from ...hwprofiles import ProfileError, load, mistakes
 from ...hwprofiles.document import Document
 from ...hwprofiles.schema import Profile, Section, Whole
 from .. import schedules
+from ..engines import NAMES as ENGINES
 from ..engines.l2 import ORDERS
 from ..errors import InputError, unknown_name
-from ..point import ENGINES
 from ..problem import Attention
-from ..tiles import Tiles
 
 MAX_BYTES = 1 << 20
 MAX_POINTS = 1_000_000
 MAX_VALUES = 10_000  # in one list
 CHOOSE = "choose"
 SHAPE_FIELDS = {"direction": "pass"}  # where the command line has another name than Attention
-OTHER_TILE_FIELDS = tuple(f.name for f in fields(Tiles) if f.name not in ("br", "bc", "stages"))
+TILES = ("br", "bc", "stages", "splits", "page")
 
 
 def _shape_type(name: str, hint):
@@ -81,11 +80,13 @@ AXES = {
     "schedule": (_one_of("schedule", schedules.names), "flash2"),
     **{SHAPE_FIELDS.get(f.name, f.name): (_shape_type(f.name, _hints[f.name]), f.default)
        for f in fields(Attention)},
-    **{name: (_TILE, None) for name in ("br", "bc", "stages", *OTHER_TILE_FIELDS)},
+    **{name: (_TILE, None) for name in TILES},
     "order": (_one_of("order", lambda: ORDERS), "row"),
     "blocks_per_sm": (Whole | None, None),
     "engine": (_one_of("engine", lambda: ENGINES), "l2"),
+    "times": (bool, False),
 }
+AXES["pass"] = (AXES["pass"][0], None)  # the schedule's
 
 
 def _as_list(value):
