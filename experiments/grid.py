@@ -198,21 +198,19 @@ def _standard() -> Iterator[Point]:
 
 def _decode() -> Iterator[Point]:
     """One query a head, or a few, against caches of 34 MB to 2.1 GB; with and without splits."""
-    plain, three = Tiles(16, 64, 3), Tiles(16, 64, 3, splits=3)
-    for batch, kv_seq, tiles in (
-        (1, 8192, Tiles(16, 64, 3, splits=16)), (64, 1024, plain), (16, 2048, plain),
-        (8, 8192, three), (1, 131072, Tiles(16, 64, 3, splits=16)), (64, 8192, plain),
-        (64, 8192, three),
-    ):
-        yield Point("split_kv", _cache(batch, kv_seq), tiles)
-    yield Point("split_kv", _cache(16, 4096, heads=8), plain, "head")
+    plain = Tiles(16, 64, 3)
+    yield Point("split_kv", _cache(1, 8192), Tiles(16, 64, 3, splits=19))
+    yield Point("split_kv", _cache(64, 1024), plain)
+    yield Point("split_kv", _cache(8, 8192), Tiles(16, 64, 3, splits=3))
+    for tiles in (plain, Tiles(16, 64, 3, splits=3, page=64)):
+        yield Point("paged", _cache(8, 8192), tiles)
+    yield Point("split_kv", _cache(64, 8192), plain)
+    yield Point("split_kv", _cache(16, 2048, heads=8), plain, "head")
     yield Point("split_kv", _cache(16, 4096, head_dim=64, dtype="bf16"), plain)
-    yield Point("split_kv", _cache(8, 4096, head_dim=256), Tiles(16, 64, 2))
-    yield Point("split_kv", _cache(16, 8192, seq=4, mask="causal"), plain)
-    yield Point("split_kv", _cache(16, 8192, mask="window:4096"), plain)
-    for page in (16, 64):
-        for tiles in (Tiles(16, 64, 3, page=page), Tiles(16, 64, 3, splits=3, page=page)):
-            yield Point("paged", _cache(16, 8192), tiles)
+    yield Point("split_kv", _cache(8, 2048, head_dim=256), Tiles(16, 64, 2))
+    yield Point("split_kv", _cache(8, 4096, seq=4, mask="causal"), plain)
+    yield Point("split_kv", _cache(8, 8192, mask="window:2048"), plain)
+    yield Point("paged", _cache(64, 512), Tiles(16, 32, 3))
 
 
 def _cache(batch, kv_seq, heads=32, head_dim=128, **shape) -> Attention:

@@ -150,13 +150,15 @@ class SplitPoint:
     def _wave(self, resident: int) -> dict[str, float]:
         """Seconds of each part for ``resident`` blocks, spread over the SMs."""
         rates, gpu, problem = self.rates, self.candidate.gpu, self.program.problem
-        bytes_a_block = self.candidate.count.phase_bytes[0, :, 0].sum() / self.blocks
+        loaded = int(self.candidate.count.phase_bytes[0, :, 0].sum())
+        from_dram = min(loaded, problem.compulsory_read_bytes)  # a mask leaves some untouched
+        bytes_a_block = loaded / self.blocks
         beside = -(-resident // gpu.sm_count)  # blocks of one SM
         share = resident / self.blocks
         parts = {
             "latency": self._block_alone_s(bytes_a_block),
             "SM port": rates.hbm_latency_s + bytes_a_block * beside / rates.port_bytes_per_s,
-            "DRAM": problem.compulsory_read_bytes * share / rates.dram_bytes_per_s,
+            "DRAM": from_dram * share / rates.dram_bytes_per_s,
         }
         if rates.matmul_flops_per_s is not None:
             flops = problem.forward_flops / self.blocks * _padding(self.program)
