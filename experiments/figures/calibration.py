@@ -36,15 +36,16 @@ def run(problem, gpu, records=None) -> list[dict]:
     return found
 
 
+COLUMNS = ("name", "unit", "at", "value", "spread", "clock_hz", "datasheet", "most", "curve_of",
+           "how")
+
+
 def _rows(item):
     fact = item.fact
     clock = median(fact.clock_hz) if fact.clock_hz else None
-    common = {"name": fact.name, "unit": fact.unit, "spread": fact.spread, "clock_hz": clock,
-              "datasheet": item.datasheet, "most": item.most, "curve_of": fact.curve_of,
-              "how": fact.how}
-    yield {**common, "at": None, "value": fact.value}
-    for at, value in fact.curve:
-        yield {**common, "at": at, "value": value}
+    for at, value in ((None, fact.value), *fact.curve):
+        yield dict(zip(COLUMNS, (fact.name, fact.unit, at, value, fact.spread, clock,
+                                 item.datasheet, item.most, fact.curve_of, fact.how), strict=True))
 
 
 def _over_time(record):
@@ -54,8 +55,9 @@ def _over_time(record):
             spent = 0.0
             for sample in point["samples"] if point["series"].endswith("_sustained") else ():
                 spent += sample["seconds"]
-                yield {"name": point["series"], "unit": "hz", "at": spent,
-                       "value": sample["clock_hz"], "curve_of": "seconds"}
+                yield dict.fromkeys(COLUMNS) | {
+                    "name": point["series"], "unit": "hz", "at": spent,
+                    "value": sample["clock_hz"], "curve_of": "seconds"}
 
 
 @style.styled
@@ -99,7 +101,7 @@ def _bandwidth(ax, rows):
             value = row["value"] if name else row["datasheet"]
             ax.axhline(value / 1e12, color=style.GREY, linestyle=look, linewidth=1, label=label)
     _sizes(ax, (1, 4, 16, 32, 64, 128, 256), "MiB read again and again")
-    ax.set(title="Bandwidth of reads", ylabel="TB/s", ylim=(0, 1.15 * ax.get_ylim()[1]))
+    ax.set(title="Bandwidth of reads", ylabel="TB/s", ylim=(0, 1.5 * ax.get_ylim()[1]))
     ax.legend(loc="upper right")
 
 
