@@ -34,18 +34,16 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
 
     >>> from hbmeter.hwprofiles import load
     >>> from hbmeter.simulator import Attention, Tiles, traffic
-    >>> shape = Attention(batch=1, heads=8, seq=1024, head_dim=64)
-    >>> point = traffic("flash2", shape, load("h200"), Tiles(br=128, bc=64))
-    >>> point["sm"]["read_bytes"], point["dram"]["read_bytes"], point["compulsory"]["read_bytes"]
-    (17825792, 3145728, 3145728)
+    >>> point = traffic("flash2", Attention(heads=8, seq=1024), load("h200"), Tiles(128, 64))
+    >>> point["sm"]["read_bytes"], point["dram"]["read_bytes"]
+    (142606336, 25165824)
     """
     if engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES)
     if blocks_per_sm is not None and not 1 <= blocks_per_sm <= gpu.max_blocks_per_sm:
         raise InputError(f"blocks_per_sm {blocks_per_sm} must be a whole number from 1 to "
                          f"{gpu.max_blocks_per_sm}, the most of {gpu.name}")
-    if tiles is None:
-        tiles = blocks.choose_tiles(schedule, problem, gpu)
+    tiles = tiles or blocks.choose_tiles(schedule, problem, gpu)
     candidate = blocks.fitting_candidate(schedule, problem, tiles, gpu)
     program = candidate.program
     problem = program.problem  # with what the schedule says of it: values that are keys
