@@ -197,14 +197,14 @@ def _standard() -> Iterator[Point]:
 
 
 def _decode() -> Iterator[Point]:
-    """One query a head, or a few, against caches of 34 MB to 2.1 GB; with and without splits."""
+    """One query a head, or a few, against caches of 34 to 540 MB; with and without splits."""
     plain = Tiles(16, 64, 3)
     yield Point("split_kv", _cache(1, 8192), Tiles(16, 64, 3, splits=19))
     yield Point("split_kv", _cache(64, 1024), plain)
     yield Point("split_kv", _cache(8, 8192), Tiles(16, 64, 3, splits=3))
     for tiles in (plain, Tiles(16, 64, 3, splits=3, page=64)):
         yield Point("paged", _cache(8, 8192), tiles)
-    yield Point("split_kv", _cache(64, 8192), plain)
+    yield Point("split_kv", _cache(16, 8192), plain)
     yield Point("split_kv", _cache(16, 2048, heads=8), plain, "head")
     yield Point("split_kv", _cache(16, 4096, head_dim=64, dtype="bf16"), plain)
     yield Point("split_kv", _cache(8, 2048, head_dim=256), Tiles(16, 64, 2))
