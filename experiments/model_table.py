@@ -47,17 +47,10 @@ def _row(layer, numbers, gpu, seq, batch, dtype) -> dict:
         "prefill_sm_bytes": point["sm"]["read_bytes"] + point["sm"]["write_bytes"],
         "prefill_bound_s": point["time"]["bound_s"],
         "decode_flops": step["flops"],
-        "decode_dram_bytes_min": _decode_bytes(layer, decode),
+        "decode_dram_bytes_min": decode.compulsory_read_bytes + decode.compulsory_write_bytes,
         "decode_bound_s": step["time"]["bound_s"],
         "prefill": describe(prefill), "decode": describe(decode),
     }
-
-
-def _decode_bytes(layer, decode) -> int:
-    """Compulsory bytes of a decode step: the cache read once (MLA's latent is K and V at once)."""
-    cache = decode.batch * layer.cache_elements_per_token * decode.kv_seq
-    q = decode.head_count * decode.head_dim
-    return (cache + q) * decode.dtype_bytes + decode.compulsory_write_bytes
 
 
 def show(found: dict):

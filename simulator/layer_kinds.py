@@ -82,7 +82,7 @@ class Layer:
             kv_heads, (head_dim, value_dim) = 1, self.latent
         return Attention(batch=batch, heads=self.heads, kv_heads=kv_heads, head_dim=head_dim,
                          value_dim=value_dim, dtype=dtype, mask="full", seq=1,
-                         kv_seq=self.cached_tokens(context))
+                         kv_seq=self.cached_tokens(context), shared_kv=self.latent is not None)
 
     def _require_softmax(self):
         if self.kind == "none":
