@@ -53,6 +53,7 @@ class Prediction:
     seconds: float
     phases: tuple[PhaseTime, ...]
     first_launch_s: float
+    multiplier: str
 
     @property
     def limiter(self) -> str:
@@ -63,7 +64,7 @@ class Prediction:
         """The same, all times but that of launching scaled by a factor measured on one run."""
         scaled = tuple(replace(phase, seconds=phase.seconds * factor) for phase in self.phases)
         work = sum(phase.seconds for phase in self.phases)
-        return Prediction(self.seconds + work * (factor - 1), scaled, self.first_launch_s)
+        return replace(self, seconds=self.seconds + work * (factor - 1), phases=scaled)
 
 
 def predict(program: Program, gpu, kernel: tuple[Execution, ...] | None = None, *,
@@ -83,7 +84,7 @@ def predict(program: Program, gpu, kernel: tuple[Execution, ...] | None = None, 
     )
     one = rates(gpu, kernel[0].multiplier, program.problem.dtype)
     return Prediction(sum(phase.seconds for phase in found) + len(found) * one.launch_gap_s, found,
-                      one.launch_alone_s)
+                      one.launch_alone_s, kernel[0].multiplier)
 
 
 def covers(program: Program) -> bool:

@@ -1,0 +1,113 @@
+"""One predicted point as ``hbmeter predict`` prints it."""
+
+from dataclasses import dataclass, replace
+
+from .. import kernels
+from ..kernels.errors import Unavailable
+from ..simulator import schedules
+from ..simulator.bounds import program_bound
+from ..simulator.errors import InputError
+from ..simulator.execution import Execution, estimate_residents, generic
+from ..simulator.problem import Attention
+from ..simulator.tiles import Tiles
+from ..simulator.time_model import Prediction, covers, predict
+from . import compiled_blocks
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be predicted: a kernel, or (None) the usual kind for a schedule."""
+
+    kernel: object
+    schedule: str
+    tiles: Tiles
+    order: str
+    blocks_per_sm: int | None
+
+
+def point(args, problem: Attention, gpu) -> Asked:
+    """From the command line; absent tiles are the kernel's default or the predicted fastest."""
+    if args.kernel is None:
+        return Asked(None, args.schedule, _tiles(args, problem, gpu), args.order,
+                     args.blocks_per_sm)
+    kernel = kernels.get(args.kernel)
+    if not hasattr(kernel, "executions"):
+        raise InputError(f"kernel {kernel.name} does not say what its operations cost; predict "
+                         f"its schedule {kernel.schedule} instead")
+    choices = [t for t in kernel.tile_choices(problem)
+               if args.br in (None, t.br) and args.bc in (None, t.bc)
+               and args.stages in (None, t.stages)]
+    if None in (args.br, args.bc) and not choices:
+        raise InputError(f"kernel {kernel.name} has no default tiles for this; give --br and --bc")
+    given = None not in (args.br, args.bc)
+    tiles = Tiles(args.br, args.bc, args.stages or 1) if given else choices[0]
+    kernel.check(problem, tiles)
+    return Asked(kernel, kernel.schedule, tiles, args.order, args.blocks_per_sm)
+
+
+def _tiles(args, problem: Attention, gpu) -> Tiles:
+    from ..simulator.blocks import explore
+
+    found = explore(args.schedule, problem, gpu, br=args.br, bc=args.bc, stages=args.stages)
+    if "fastest" not in found.marks:
+        raise InputError(f"no time is predicted for schedule {args.schedule} with these tiles: "
+                         "hbmeter blocks says what fits")
+    return found.marks["fastest"]
+
+
+def _residents(asked: Asked, problem: Attention, gpu, how: tuple[Execution, ...]):
+    """(blocks per SM of each phase, where from, spilled bytes)."""
+    program = schedules.build(asked.schedule, problem, asked.tiles)
+    if asked.blocks_per_sm is not None:
+        return [asked.blocks_per_sm] * len(how), "as asked", 0
+    if asked.kernel is not None:
+        sizes = {"br": asked.tiles.br, "bc": asked.tiles.bc, "stages": asked.tiles.stages}
+        try:
+            built = compiled_blocks.launches(asked.kernel, problem, gpu, Tiles(**sizes))
+            return built.residents, "compiled registers", max(built.spills)
+        except Unavailable:
+            pass  # no compiler here: the estimate
+    return [max(m, 1) for m in estimate_residents(program, gpu, how)], "estimated registers", 0
+
+
+def _predict(asked: Asked, problem: Attention, gpu) -> tuple[Prediction, str]:
+    program = schedules.build(asked.schedule, problem, asked.tiles)
+    if not covers(program):
+        raise InputError(f"no time is predicted for schedule {asked.schedule}: the model covers "
+                         "kernels of the forward pass over many queries")
+    how = (generic(program, gpu) if asked.kernel is None
+           else asked.kernel.executions(problem, asked.tiles))
+    residents, source, spills = _residents(asked, problem, gpu, how)
+    how = tuple(replace(x, spill_bytes=spills) for x in how)
+    return predict(program, gpu, how, blocks_per_sm=residents, order=asked.order), source
+
+
+def document(asked: Asked, problem: Attention, gpu, known: Attention | None,
+             known_ms: float | None) -> dict:
+    """The JSON document: seconds by phase and unit, bound, zero-shot, and calibrated with the time
+    of a ``known`` problem."""
+    found, source = _predict(asked, problem, gpu)
+    program = schedules.build(asked.schedule, problem, asked.tiles)
+    multiplier = None if asked.kernel is None else found.multiplier
+    bound = program_bound(program, gpu, multiplier)
+    factor = None
+    if known is not None:
+        there, _ = _predict(asked, known, gpu)
+        work = sum(phase.seconds for phase in there.phases)
+        factor = (known_ms * 1e-3 - there.seconds + work) / work
+        if factor <= 0:
+            raise InputError(f"--known-ms {known_ms:g} is less than the launch of an empty kernel")
+    return {
+        "runs": asked.kernel.name if asked.kernel else f"{asked.schedule}, a usual kernel",
+        "gpu": gpu.name, "order": asked.order, "residents_from": source,
+        "tiles": {"br": asked.tiles.br, "bc": asked.tiles.bc, "stages": asked.tiles.stages},
+        "bound_s": bound.bound_s, "bound_by": bound.limiter, "zero_shot_s": found.seconds,
+        "limiter": found.limiter, "tflop_per_s": problem.flops / found.seconds / 1e12,
+        "factor": factor,
+        "calibrated_s": None if factor is None else found.calibrated(factor).seconds,
+        "phases": [
+            {"name": phase.name, "predicted_s": phase.seconds, "limiter": phase.limiter,
+             "blocks": phase.blocks, "waves": phase.waves, "blocks_per_sm": phase.blocks_per_sm,
+             "units_s": phase.unit_seconds} for phase in found.phases
+        ],
+    }
