@@ -4,18 +4,26 @@ import subprocess
 import sys
 import time
 
+import numpy as np
+
 from ..kernels import probes, runner
+from ..kernels.errors import Unavailable
 from ..kernels.probes import bench
 from . import rates_record, records
 from .progress import Progress
 
+LEAST_CAPABILITY = 80  # of mma.sync as the probes have it
 WARMUP_S = 1.0  # of products, so that the first probe finds clocks as the last one does
 QUERY = ("clocks.max.sm", "clocks.max.mem", "power.limit", "temperature.gpu")
 
 
 def measure() -> dict:
-    """A record document of this GPU. Raises Unavailable without a GPU or CuPy."""
+    """A record document of this GPU. Raises Unavailable without CuPy or a GPU that the probes
+    run on."""
     cupy = runner.require_gpu()
+    if (capability := bench.Bench().capability) < LEAST_CAPABILITY:
+        raise Unavailable(f"the probes need compute capability 8.0 or later; this GPU has "
+                          f"{capability / 10:.1f}")
     progress, names = Progress(sys.stderr), probes.names()
     progress.start("calibrate", len(names))
     began, found = time.monotonic(), {}
@@ -39,7 +47,7 @@ def measure() -> dict:
 def _warm_up(run: bench.Bench) -> None:
     """Arithmetic for a while: an idle GPU's clocks are low."""
     function = run.functions(bench.FOLDER / "pipes.cu")("fma")
-    numbers = (bench.np.int32(5_000), bench.np.float32(0.5), bench.np.float32(0.5), run.sink)
+    numbers = (np.int32(5_000), np.float32(0.5), np.float32(0.5), run.sink)
     until = time.monotonic() + WARMUP_S
     while time.monotonic() < until:
         run.time(function, 2 * run.sms, 1024, numbers, repeats=1)

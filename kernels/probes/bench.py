@@ -132,6 +132,7 @@ class Bench:
         properties = self.cupy.cuda.runtime.getDeviceProperties(device.id)
         self.sms, self.l2_bytes = properties["multiProcessorCount"], properties["l2CacheSize"]
         self.memory_bytes = properties["totalGlobalMem"]
+        self.block_shared_bytes = properties["sharedMemPerBlockOptin"]
         self.capability = int(device.compute_capability)
         self.sink = self.cupy.zeros(64, np.uint32)
 

@@ -39,13 +39,11 @@ def measure(bench: Bench) -> None:
     _lines(bench, function)
 
 
-def _ring(bench: Bench, span: int):
-    """(buffer, addresses in the order of a random ring): 64-bit words on lines of ``span`` bytes,
-    all of them when there are few enough, each holding the address of the next."""
+def _ring(bench: Bench, span: int, nodes: int | None):
+    """(buffer, addresses in the order of a random ring): 64-bit words on ``nodes`` of the lines of
+    ``span`` bytes (None: on all), each holding the address of the next."""
     buffer = bench.cupy.zeros((span // LINE_BYTES, WORDS), np.uint64)
-    order = np.random.default_rng(0).permutation(span // LINE_BYTES)
-    if span > 4 * bench.l2_bytes + (16 << 20):
-        order = order[:NODES]
+    order = np.random.default_rng(0).permutation(span // LINE_BYTES)[:nodes]
     addresses = (buffer.data.ptr + order * LINE_BYTES).astype(np.uint64)
     buffer[bench.cupy.asarray(order), 0] = bench.cupy.asarray(np.roll(addresses, -1))
     return buffer, addresses
@@ -55,7 +53,7 @@ def _chase(bench: Bench, function, series: str, span: int, other=None, **at) -> 
     """A ring's latency: warm, read before by the SM that chases (or all of it, when it is too
     large to stay); or, where ``other`` is a buffer to fill the L2 with, from device memory."""
     bench.step(f"{series}, {span >> 10:,} KiB")
-    buffer, addresses = _ring(bench, span)
+    buffer, addresses = _ring(bench, span, None if other is None else NODES)
     touch = function("touch")
 
     def before(repeat):

@@ -15,7 +15,7 @@ LAUNCHES, LONE_LAUNCHES = 500, 100
 WAIT_NS = 30_000_000  # longer than the host takes to queue all launches
 TURNS, TURN_CYCLES = 8, 20_000  # blocks one after the other on an SM, and how long each lasts
 BLOCK_THREADS = (128, 256, 512)
-BLOCK_SHARED_BYTES = 160 << 10  # one block an SM, on GPUs that give a block so much
+BLOCK_SHARED_BYTES = 160 << 10  # one block an SM; less where a block gets no more
 GRIDS = (1 << 14, 1 << 17)  # of empty blocks
 
 
@@ -95,13 +95,14 @@ def _alone(bench: Bench, empty) -> list[dict]:
 
 def _turns(bench: Bench, turns) -> None:
     """Blocks that fill an SM each: cycles from the end of one to the start of the next."""
-    turns.max_dynamic_shared_size_bytes = BLOCK_SHARED_BYTES
+    shared_bytes = min(BLOCK_SHARED_BYTES, bench.block_shared_bytes)
+    turns.max_dynamic_shared_size_bytes = shared_bytes
     for threads in BLOCK_THREADS:
         samples = []
         for _ in range(REPEATS):
             stamps = bench.cupy.zeros((TURNS * bench.sms, STAMP_WORDS), np.int64)
             turns((TURNS * bench.sms,), (threads,), (np.int32(TURN_CYCLES), stamps),
-                  shared_mem=BLOCK_SHARED_BYTES)
+                  shared_mem=shared_bytes)
             samples.append(_gaps(stamps.get()))
         bench.add("block_turns", 1, "starts", samples, threads=threads, sms=bench.sms)
 

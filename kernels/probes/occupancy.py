@@ -19,15 +19,14 @@ def measure(bench: Bench) -> None:
     """Add this probe's points: the runtime's answer for each launch."""
     bench.step("occupancy of random launches")
     function, driver = bench.functions(SOURCE), bench.cupy.cuda.driver
-    properties = bench.cupy.cuda.runtime.getDeviceProperties(bench.cupy.cuda.Device().id)
     kernels = [function(f"hold{registers}") for registers in REGISTERS]
     for kernel in kernels:
-        kernel.max_dynamic_shared_size_bytes = properties["sharedMemPerBlockOptin"]
+        kernel.max_dynamic_shared_size_bytes = bench.block_shared_bytes
     draw = random.Random(6)
     for _ in range(LAUNCHES):
         kernel = draw.choice(kernels)
         threads = min(1024, draw.choice(THREADS) + draw.choice((0, 0, 0, 1, -31)))
-        shared = min(draw.randint(0, draw.choice(SHARED)), properties["sharedMemPerBlockOptin"])
+        shared = min(draw.randint(0, draw.choice(SHARED)), bench.block_shared_bytes)
         blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(
             kernel.kernel.ptr, threads, shared)
         bench.add("occupancy", 1, "launches", [{"blocks_per_sm": blocks}], threads=threads,
