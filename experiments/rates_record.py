@@ -14,6 +14,7 @@ from statistics import median
 from ..kernels import probes
 from ..kernels.probes.bench import Fact
 from ..simulator.errors import InputError
+from ..simulator.occupancy import occupancy
 from . import records
 
 FORMAT = "rates 1"
@@ -89,6 +90,18 @@ def text(document: dict) -> str:
     ]
     provenance = json.dumps(document["provenance"], indent=1, ensure_ascii=False)
     return f'{{"provenance": {provenance},\n "probes": {{\n  ' + ",\n  ".join(parts) + "\n }\n}\n"
+
+
+def occupancy_misses(record: Record, gpu) -> tuple[int, int]:
+    """(Launches whose blocks per SM ``gpu``'s rules do not give as the runtime said, launches)."""
+    asked = record.probes.get("occupancy", [])
+    misses = [
+        point for point in asked
+        if occupancy(gpu, point["at"]["threads"], point["at"]["registers"],
+                     point["at"]["shared_bytes"]).blocks_per_sm
+        != point["samples"][0]["blocks_per_sm"]
+    ]
+    return len(misses), len(asked)
 
 
 # ---- Against the datasheet ----------------------------------------------------------------------

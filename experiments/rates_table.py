@@ -14,8 +14,8 @@ SHORT = {"bytes_per_clock_per_sm": "B/clock/SM",
          "cycles": "cycles"}
 
 
-def text(record, judged: list) -> str:
-    """Everything about one record."""
+def text(record, judged: list, misses: tuple[int, int] = (0, 0)) -> str:
+    """Everything about one record; ``misses`` as ``rates_record.occupancy_misses`` has it."""
     origin = record.provenance
     head = (f"{record.name}: {record.gpu}, driver {origin.get('driver')}, {origin.get('date')}, "
             f"revision {origin.get('git_revision')}, {origin.get('gpu_s')} s, clocks left alone")
@@ -24,6 +24,9 @@ def text(record, judged: list) -> str:
                           "of the most at that clock"], rows)]
     curves = [item.fact for item in judged if item.fact.curve]
     lines += ["", *(_curve(fact) for fact in curves)]
+    if misses[1]:
+        lines.append(f"occupancy: {misses[1] - misses[0]} of {misses[1]} random launches have the "
+                     "blocks per SM that the profile's rules give")
     refused = [item for item in judged if item.refusal]
     lines += [f"REFUSED {item.fact.name}: {item.refusal}" for item in refused]
     return "\n".join(lines)

@@ -288,6 +288,7 @@ def test_command_measures_and_writes_the_profile_and_the_raw_values(
     assert cli.main(["calibrate", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "wgmma_fp16" in printed and "REFUSED" not in printed
+    assert "occupancy: 300 of 300 random launches" in printed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.json", "mine.yaml"]
     mine = load(out)
     assert mine.flops == H200.flops and mine.hbm_bytes_per_s == H200.hbm_bytes_per_s

@@ -146,11 +146,14 @@ class _Shown:
         from .. import profile_copy, rates_record, rates_table
         from ..verify import gpu_profile
 
-        judged = rates_record.judge(record.facts, gpu_profile(record, name))
+        gpu = gpu_profile(record, name)
+        judged = rates_record.judge(record.facts, gpu)
+        misses = rates_record.occupancy_misses(record, gpu) if gpu else (0, 0)
         document = {"provenance": record.provenance,
-                    "measured": [rates_table.document(item) for item in judged]}
+                    "measured": [rates_table.document(item) for item in judged],
+                    "occupancy": {"launches": misses[1], "unlike_the_runtime": misses[0]}}
         standing = [item.fact for item in judged if not item.refusal]
-        shown = cls(record, rates_table.text(record, judged), document,
+        shown = cls(record, rates_table.text(record, judged, misses), document,
                     lambda text, source: profile_copy.with_facts(
                         text, standing, record.provenance, source, kept))
         shown.refused = len(standing) < len(judged)
