@@ -20,7 +20,6 @@ from .tape import Kind
 
 ALU_INSTRUCTIONS = 3  # of one score at least: its part of the maximum, the exponent, the sum
 WIDEST_PORT_BYTES_PER_CLOCK = 128.0  # from L2 into one SM, where a profile has no measurement
-_MOVES = (Kind.LOAD, Kind.STORE, Kind.REDUCE)
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def program_bound(program: Program, gpu, multiplier: str | None = None) -> Bound
         seconds["L2"] = moved / l2
     seconds["dram"] = _dram_bytes(program, gpu) / gpu.hbm_bytes_per_s
     if not program.idealised:
-        shared = _shared_bytes(program, count)
+        shared = shared_memory_bytes(program)
         per_s = gpu.smem.bytes_per_clock_per_sm * gpu.sm_count * gpu.boost_clock_hz
         seconds["shared memory"] = shared / per_s
         seconds["launches"] = len(program.phases) * _smallest(gpu, ("launch_graph", "launch_gap"))
@@ -101,27 +100,25 @@ def _smallest(gpu, names) -> float:
 def _dram_bytes(program: Program, gpu) -> float:
     """Bytes that must come from DRAM or go there: every input once; of a tensor that one phase
     writes and another reads what the L2 cannot keep, both ways."""
-    moved = 0
+    moved, loaded = 0, scratchpad.count(program).by_tensor
     for tensor in program.tensors:
         size = program.tensor_bytes(tensor)
-        if tensor.role == Role.INPUT:
-            moved += size
+        if tensor.role in (Role.INPUT, Role.TABLE):
+            moved += min(size, loaded[tensor.name]["read_bytes"])  # a mask may leave some out
         elif tensor.role == Role.SCRATCH:
             moved += 2 * max(size - gpu.l2.size_bytes, 0)
     return moved
 
 
-def _shared_bytes(program: Program, count) -> int:
-    """Bytes that enter shared memory and are read there once at least."""
-    by_tensor = count.phase_bytes
-    shared = 0
+def shared_memory_bytes(program: Program) -> int:
+    """Bytes that enter shared memory and are read there, once at least."""
+    moved, shared = scratchpad.count(program).phase_bytes, 0
     for number, phase in enumerate(program.phases):
         tape = program.tape[phase.first:phase.end]
-        for row in tape[tape["kind"] == Kind.LOAD]:
-            if program.tile_table[row["tile"]].space == Space.SHARED:
-                shared += 2 * int(by_tensor[number, row["tensor"], 0])
-                by_tensor = by_tensor.copy()
-                by_tensor[number, row["tensor"], 0] = 0  # a tensor's loads count once
+        loads = tape[tape["kind"] == Kind.LOAD]
+        tensors = {int(row["tensor"]) for row in loads
+                   if program.tile_table[row["tile"]].space == Space.SHARED}
+        shared += 2 * sum(int(moved[number, tensor, 0]) for tensor in tensors)
     return shared
 
 

@@ -22,6 +22,7 @@ from .tape import Kind
 
 UNITS = ("matmul", "exp", "issue", "alu", "shared memory", "SM boundary", "DRAM")
 _MATMUL, _EXP, _ISSUE, _ALU, _SMEM, _BOUNDARY, _DRAM = range(len(UNITS))
+WAVES_DISPATCHED = 8  # of equal thread blocks
 _MOVES = (Kind.LOAD, Kind.STORE, Kind.REDUCE)
 
 
@@ -144,12 +145,22 @@ class _Phase:
             max(int(self.groups), 1), max(ceil(resident * self.groups), 1))
         customers = np.arange(1, resident + 1) * self.groups
         weights = seen.sum(axis=1) + delay
-        total = makespan(weights / weights.mean(), self.heads, order == "head", self.gpu.sm_count,
-                         np.interp(customers, np.arange(1, len(cycles) + 1), cycles))
+        beside = np.interp(customers, np.arange(1, len(cycles) + 1), cycles)
+        total = self._makespan(weights / weights.mean(), order, beside)
         busy = totals.mean(axis=0) * self.blocks / self.active / self.rates.clock_hz
         return PhaseTime(self.phase.name, total / self.rates.clock_hz,
                          dict(zip(UNITS, busy.tolist(), strict=True)), self.blocks, resident,
                          self.blocks / (self.gpu.sm_count * resident))
+
+    def _makespan(self, weights: np.ndarray, order: str, beside: np.ndarray) -> float:
+        """Cycles of the whole grid; of many equal blocks only the last waves are dispatched one by
+        one, since every wave before them takes the same."""
+        if not np.allclose(weights, 1.0, rtol=1e-9):
+            return makespan(weights, self.heads, order == "head", self.gpu.sm_count, beside)
+        slots = self.gpu.sm_count * len(beside)
+        skipped = max(self.blocks // slots - WAVES_DISPATCHED, 0)
+        rest = self.blocks - skipped * slots
+        return skipped * beside[-1] + makespan(np.ones(1), rest, False, self.gpu.sm_count, beside)
 
     def _costs(self) -> tuple[np.ndarray, np.ndarray]:
         """Of one execution of each instruction by a thread block: cycles on each unit with an SM
