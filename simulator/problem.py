@@ -131,21 +131,28 @@ class Attention:
 
     @property
     def compulsory_read_bytes(self) -> int:
-        """Every input once: Q, K and V; backward also O, dO and the logsumexp."""
+        """Every input once, keys that no query sees left out: Q, K and V; backward also O, dO and
+        the logsumexp."""
         if self.direction == "forward":
-            return self._qkv_bytes
-        return self._qkv_bytes + 2 * self._o_bytes + self.head_count * self.seq * self.stat_bytes
+            return self._qkv_bytes(self.keys_seen)
+        return self._qkv_bytes(self.keys_seen) + 2 * self._o_bytes + self.head_count * self.seq * self.stat_bytes
 
     @property
     def compulsory_write_bytes(self) -> int:
         """Every output once: O; backward dQ, dK and dV."""
-        return self._o_bytes if self.direction == "forward" else self._qkv_bytes
+        return self._o_bytes if self.direction == "forward" else self._qkv_bytes(self.kv_seq)
 
     @property
-    def _qkv_bytes(self) -> int:
+    def keys_seen(self) -> int:
+        """Keys of a KV head that some query sees: all but those before every window."""
+        first, _ = self.mask_bounds.column_range(0, self.kv_seq)
+        _, end = self.mask_bounds.column_range(self.seq - 1, self.kv_seq)
+        return int(end - first)
+
+    def _qkv_bytes(self, keys: int) -> int:
         q = self.head_count * self.seq * self.head_dim
         width = self.head_dim + (0 if self.shared_kv else self.value_dim)
-        kv = self.batch * self.kv_heads * self.kv_seq * width
+        kv = self.batch * self.kv_heads * keys * width
         return (q + kv) * self.dtype_bytes
 
     @property

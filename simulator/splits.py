@@ -151,7 +151,7 @@ class SplitPoint:
         """Seconds of each part for ``resident`` blocks, spread over the SMs."""
         rates, gpu, problem = self.rates, self.candidate.gpu, self.program.problem
         loaded = int(self.candidate.count.phase_bytes[0, :, 0].sum())
-        from_dram = min(loaded, problem.compulsory_read_bytes)  # a mask leaves some untouched
+        from_dram = min(loaded, problem.compulsory_read_bytes)
         bytes_a_block = loaded / self.blocks
         beside = -(-resident // gpu.sm_count)  # blocks of one SM
         share = resident / self.blocks

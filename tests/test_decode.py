@@ -104,6 +104,16 @@ def test_reading_keys_again_for_each_query_head_is_l2_traffic_not_dram():
         assert point["dram"]["read_bytes"] == problem.compulsory_read_bytes
 
 
+def test_keys_outside_every_window_are_not_compulsory_and_not_read():
+    problem = Attention(1, 8, 1, 64, kv_heads=2, kv_seq=4096, mask="window:1024")
+    whole = replace(problem, kv_seq=1024, mask="full")
+    assert problem.compulsory_read_bytes == whole.compulsory_read_bytes
+    point = traffic("split_kv", problem, load("h200"), STEP)
+    assert point["sm"]["read_bytes"] == problem.compulsory_read_bytes
+    assert point["time"]["bound_s"] == traffic("split_kv", whole, load("h200"),
+                                               STEP)["time"]["bound_s"]
+
+
 def test_one_latent_cache_is_keys_and_values_of_all_heads():
     """DeepSeek-V3: 576 elements a token and layer, 1,152 B in fp16."""
     problem = Attention(1, 128, 1, 576, kv_heads=1, kv_seq=1000, value_dim=512, shared_kv=True)

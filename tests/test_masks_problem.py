@@ -77,9 +77,11 @@ def test_full_forward_flops_are_the_papers_4n2d():
 
 @given(problems())
 def test_compulsory_bytes_are_the_sizes_of_the_arrays(p):
+    """Of K and V the keys that some query sees."""
+    seen = int(p.mask_bounds.dense(p.seq, p.kv_seq).any(axis=0).sum())
     q = np.empty((p.batch, p.heads, p.seq, p.head_dim), np.uint8).size
-    k = np.empty((p.batch, p.kv_heads, p.kv_seq, p.head_dim), np.uint8).size
-    v = np.empty((p.batch, p.kv_heads, p.kv_seq, p.value_dim), np.uint8).size
+    k = np.empty((p.batch, p.kv_heads, seen, p.head_dim), np.uint8).size
+    v = np.empty((p.batch, p.kv_heads, seen, p.value_dim), np.uint8).size
     o = np.empty((p.batch, p.heads, p.seq, p.value_dim), np.uint8).size
     size = DTYPE_BYTES[p.dtype]
     assert p.compulsory_read_bytes == (q + k + v) * size

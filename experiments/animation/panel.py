@@ -90,7 +90,7 @@ def panel(program: Program, title: str) -> Panel:
 
 def _place_tensors(program: Program) -> tuple[Box, ...]:
     """In a row from the left, inputs first, at one scale."""
-    order = {Role.INPUT: 0, Role.SCRATCH: 1, Role.OUTPUT: 2}
+    order = {Role.INPUT: 0, Role.TABLE: 0, Role.SCRATCH: 1, Role.OUTPUT: 2}
     tensors = sorted(program.tensors, key=lambda tensor: order[tensor.role])
     room = WIDTH - 2 * MARGIN - GAP * (len(tensors) - 1)
     scale = min((HBM_HEIGHT - 34) / max(tensor.rows for tensor in tensors),

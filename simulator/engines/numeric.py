@@ -175,17 +175,17 @@ class Machine:
                     self.variables[row["var"]] = offset
                     self._run_body(pc + 1, row["partner"])
                 pc = row["partner"]
+            elif row["kind"] == Kind.LET:
+                offset = self._value(row["start_var"]) + row["start_add"]
+                self.variables[row["var"]] = offset // row["divide"] * row["times"]
             else:
                 self._execute(pc, row)
             pc += 1
 
     def _execute(self, address, row):
-        """One instruction that is not a loop; ``address`` is for readers that look on."""
+        """One instruction that sets no variable; ``address`` is for readers that look on."""
         if row["kind"] == Kind.COMPUTE:
             self._compute(row)
-        elif row["kind"] == Kind.LET:
-            offset = self._value(row["start_var"]) + row["start_add"]
-            self.variables[row["var"]] = offset // row["divide"] * row["times"]
         else:
             self._move(row)
 
