@@ -51,9 +51,9 @@ def _builds(kernel, problem, gpu, arch):
 
     problem = replace(problem, direction=kernel.direction)
     for tiles in kernel.tile_choices(problem):
-        launches = {launch.entry: launch for launch in kernel.launches(problem, tiles)}
-        for entry, built in compiler.resources(kernel, problem, tiles, arch).items():
-            launch = launches[entry]
+        found = compiler.resources(kernel, problem, tiles, arch)
+        for launch in kernel.launches(problem, tiles):  # maybe not of every entry point
+            entry, built = launch.entry, found[launch.entry]
             shared = launch.shared_bytes + built.static_shared_bytes
             resident = occupancy(gpu, launch.threads, built.registers, shared)
             yield {
