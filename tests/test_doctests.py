@@ -13,10 +13,11 @@ import pytest
 pytest.importorskip("pandas")
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 PACKAGES = (hbmeter.simulator, hbmeter.hwprofiles)
-MODULES = sorted(
-    module.name for package in PACKAGES
-    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-) + [package.__name__ for package in PACKAGES]
+MODULES = [
+    *(package.__name__ for package in PACKAGES), "hbmeter.experiments.figures",
+    *(module.name for package in PACKAGES
+      for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")),
+]
 FUNCTIONS = [name for name in hbmeter.simulator.__all__ if name != "blocks"]
 
 

@@ -53,3 +53,16 @@ def title(name: str) -> str:
 def question(name: str) -> str:
     """The rest of the docstring, as one paragraph."""
     return " ".join(" ".join(get(name).__doc__.strip().splitlines()[1:]).split())
+
+
+def draw(name: str, problem, gpu):
+    """An experiment's matplotlib Figure, run now for a problem (Attention) on a GPU (Profile).
+
+    >>> from hbmeter.experiments.figures import draw
+    >>> from hbmeter.hwprofiles import load
+    >>> from hbmeter.simulator import Attention
+    >>> draw("block_size", Attention(seq=1024), load("h200"))
+    <Figure size 860x420 with 2 Axes>
+    """
+    module = get(name)
+    return module.plot(module.run(problem, gpu))
