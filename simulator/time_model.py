@@ -148,7 +148,7 @@ class _Phase:
         beside = np.interp(customers, np.arange(1, len(cycles) + 1), cycles)
         total = self._makespan(weights / weights.mean(), order, beside)
         busy = totals.mean(axis=0) * self.blocks / self.active / self.rates.clock_hz
-        return PhaseTime(self.phase.name, total / self.rates.clock_hz,
+        return PhaseTime(self.phase.name, float(total) / self.rates.clock_hz,
                          dict(zip(UNITS, busy.tolist(), strict=True)), self.blocks, resident,
                          self.blocks / (self.gpu.sm_count * resident))
 
