@@ -103,7 +103,7 @@ def _bench(others: list[Timed]) -> list[Timed]:
         profile = _profile(record)
         for data in record["points"]:
             problem = Attention(**data["problem"])
-            for name in bench.OURS:
+            for name in bench.OURS[problem.direction]:
                 kernel, entry = kernels.get(name), data["contenders"].get(name, {})
                 if "times_ms" not in entry or not hasattr(kernel, "executions"):
                     continue
@@ -126,8 +126,9 @@ def _timed(point: Point, source: str, data: dict, by_itself: bool, gpu) -> Timed
     return Timed(point, source, median(times), min(times), by_itself, resident, gpu)
 
 
-def rows(points: list[Timed]) -> list[dict]:
-    """One flat dict a point: measured, bound, predicted in both modes, and their errors.
+def rows(points: list[Timed], *, bounds: bool = True) -> list[dict]:
+    """One flat dict a point: measured, bound (None without ``bounds``, which take longest),
+    predicted in both modes, and their errors.
 
     Calibrating points have no calibrated prediction, nor has a build without one.
     """
@@ -135,13 +136,15 @@ def rows(points: list[Timed]) -> list[dict]:
     factors = {x.build: x.factor() for x in points if x.point in calibrators and not x.by_itself}
     found = []
     for x in points:
-        tiles, bound, zero = x.point.tiles, x.bound, x.seconds(x.prediction)
+        tiles, zero = x.point.tiles, x.seconds(x.prediction)
+        bound = x.bound if bounds else None
         row = {
             "source": x.source, "kernel": x.point.kernel, "shape": x.point.shape,
             "order": x.point.order, "br": tiles.br, "bc": tiles.bc, "stages": tiles.stages,
             "blocks_per_sm": x.blocks_per_sm, "held_out": x.point.held_out,
             "measured_s": x.ms * 1e-3, "fastest_s": x.fastest_ms * 1e-3,
-            "bound_s": bound.bound_s, "bound_by": bound.limiter, "predicted_s": zero,
+            "bound_s": bound and bound.bound_s, "bound_by": bound and bound.limiter,
+            "predicted_s": zero,
             "limiter": x.prediction.limiter, "error": zero * 1e3 / x.ms - 1,
             "calibrated_s": None, "calibrated_error": None,
         }
