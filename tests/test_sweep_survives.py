@@ -183,6 +183,15 @@ def test_without_dask_the_remedy_is_said(monkeypatch):
         pass
 
 
+def test_a_scheduler_that_is_lost_is_told_in_a_line():
+    pytest.importorskip("distributed")
+    with pytest.raises(Unavailable, match="the scheduler is lost; rows so far are kept"), \
+            cluster.open_dask("local:1") as (executor, _):
+        running = executor.submit(time.sleep, 60)
+        executor._client.cluster.close()
+        running.result()
+
+
 def test_a_scheduler_that_does_not_answer_is_told_in_a_line(monkeypatch):
     pytest.importorskip("distributed")
     monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
