@@ -54,7 +54,8 @@ def _row(item) -> list[str]:
     fact = item.fact
     clock = f"{median(fact.clock_hz) / 1e6:.0f} MHz" if fact.clock_hz else "–"
     share, most = (f"{fact.value / x:.1%}" if x else "–" for x in (item.datasheet, item.most))
-    return [fact.name, amount(fact.value, fact.unit), f"{fact.spread / fact.value:.1%}", clock,
+    spread = f"{fact.spread / fact.value:.1%}" if fact.value else "–"
+    return [fact.name, amount(fact.value, fact.unit), spread, clock,
             amount(item.datasheet, fact.unit) if item.datasheet else "–", share, most]
 
 

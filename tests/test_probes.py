@@ -10,6 +10,7 @@ from functools import cache
 from math import gcd
 from statistics import median
 
+import fake_cupy
 import numpy as np
 import pytest
 from hbmeter.experiments import cli, profile_copy, rates_measure, rates_record, rates_table
@@ -306,6 +307,26 @@ def test_command_leaves_out_what_is_refused_and_fails(h200, tmp_path, capsys, mo
     refused = {row["name"] for row in answer["measured"] if row["refusal"]}
     assert "exp2_rate" in refused and not refused & {*load(out).measured}
     assert "fma_rate" in load(out).measured
+
+
+def test_every_probe_runs_from_measuring_to_the_table_on_a_made_up_gpu(facts, monkeypatch):
+    launches = []
+    gpu = fake_cupy.cupy(launches)
+    monkeypatch.setattr(runner, "require_gpu", lambda: gpu)
+    monkeypatch.setattr(bench, "require_gpu", lambda: gpu)
+    monkeypatch.setattr(bench, "_module", lambda source, arch: (gpu.RawModule(), None))
+    monkeypatch.setattr(rates_measure, "WARMUP_S", 0.01)
+    monkeypatch.setattr(latency, "HBM_BYTES", (1 << 20, 2 << 20))
+    monkeypatch.setattr(latency, "HBM_PLATEAU", 2 << 20)
+    found = rates_record.record("made up", rates_measure.measure())
+    assert set(found.probes) == set(probes.names()) and all(found.probes.values())
+    defined = {name for source in SOURCES if source != "l2" for name in
+               built(source, "sm_90a").resources}
+    assert set(launches) | {n for n in defined if "_hold" in n} == defined
+    said = {fact.name: fact for fact in found.facts}
+    assert said.keys() == facts.keys()
+    assert said["l2_near_load_latency"].value == 280 and said["l2_far_load_latency"].value == 450
+    assert "occupancy: " in rates_table.text(found, rates_record.judge(found.facts), (0, 300))
 
 
 def test_command_needs_a_gpu(capsys, monkeypatch, tmp_path):

@@ -77,7 +77,7 @@ extern "C" __global__ void hbmeter_probe_copy(const uint4* from, uint4* to, PATH
 }
 
 // Adds to floats, one red a thread and step: a warp's 32 fill a line; PATH counts floats.
-extern "C" __global__ void hbmeter_probe_add(float* to, PATH, int count, Stamp* stamps) {
+extern "C" __global__ void hbmeter_probe_add_floats(float* to, PATH, int count, Stamp* stamps) {
     Walk walk(PATH_VALUES);
     start_watch(stamps);
     for (int i = 0; i < count; i += UNROLL)

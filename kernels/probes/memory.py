@@ -16,6 +16,7 @@ L2_COUNT = 2000  # vectors a thread: about 4 GB in all on an H200
 WRITE_COUNT, ADD_COUNT = 1000, 2000
 BUFFER_BYTES = 4 << 30  # of device memory that is read, written or copied
 PARTS = 60  # footprints are sized in 60ths of the L2
+STEP_BYTES = 4096  # and are whole multiples of this: an SM's slice, or all
 PRIVATE = (3, 5, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60, 68, 80, 100, 128, 192, 256)
 TOGETHER = (1, 4, 16, 32, 48, 64, 128)
 SHARED = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 128)
@@ -31,7 +32,7 @@ def measure(bench: Bench) -> None:
     """Add this probe's points."""
     function = bench.functions(SOURCE)
     _device_memory(bench, function)
-    size = max(PRIVATE) * (bench.l2_bytes // PARTS)
+    size = max(max(PRIVATE) * (bench.l2_bytes // PARTS), bench.sms * STEP_BYTES)
     buffer = bench.cupy.zeros(size, np.uint8)
     _l2_reads(bench, function("read_in_step"), buffer)
     _l2_writes(bench, function, buffer)
@@ -100,14 +101,15 @@ def _driver_copy(bench: Bench, source, target, size: int) -> list[dict]:
 def _l2_reads(bench: Bench, read, buffer) -> None:
     unit, grid = bench.l2_bytes // PARTS, bench.sms
     done = grid * THREADS * L2_COUNT * VECTOR_BYTES
-    for parts in PRIVATE:
-        vectors = parts * unit // grid // 4096 * 4096 // VECTOR_BYTES
+    slices = {max(parts * unit // grid // STEP_BYTES, 1): parts for parts in (*PRIVATE, PLATEAU)}
+    for steps, parts in slices.items():
+        vectors = steps * STEP_BYTES // VECTOR_BYTES
         _l2_point(bench, read, buffer, "l2_read_private", grid,
                   _path(vectors, vectors, 0, THREADS % vectors), done,
                   footprint_bytes=vectors * grid * VECTOR_BYTES, parts=parts)
     for series, sizes in (("l2_read_shared", SHARED), ("l2_read_together", TOGETHER)):
         for parts in sizes:
-            vectors = parts * unit // 4096 * 4096 // VECTOR_BYTES
+            vectors = parts * unit // STEP_BYTES * STEP_BYTES // VECTOR_BYTES
             offset = vectors // grid // 64 * 64 if series == "l2_read_shared" else 0
             _l2_point(bench, read, buffer, series, grid, _path(vectors, 0, offset), done,
                       footprint_bytes=vectors * VECTOR_BYTES, parts=parts)
@@ -128,7 +130,7 @@ def _l2_writes(bench: Bench, function, buffer) -> None:
     grid, size = 2 * bench.sms, PLATEAU * (bench.l2_bytes // PARTS)
     at = {"sms": bench.sms, "footprint_bytes": size, "parts": PLATEAU}
     for series, each_bytes, name, count in (("l2_write", VECTOR_BYTES, "write", WRITE_COUNT),
-                                            ("l2_add", 4, "add", ADD_COUNT)):
+                                            ("l2_add", 4, "add_floats", ADD_COUNT)):
         bench.step(series)
         path = _path(size // each_bytes, 0, THREADS, grid * THREADS % (size // each_bytes))
         samples = bench.time(function(name), grid, THREADS, (buffer, *path, np.int32(count)))
