@@ -24,6 +24,7 @@ OURS = ("split_kv", "paged")
 TORCH = ("torch flash", "torch cudnn")
 FOLDER = Path(__file__).parent / "recorded" / "decode"
 ROUNDS = 7
+SPLITS = (1, 2, 4, 8, 16, 32, 64)  # tried on every shape, beside the chosen number
 BATCH_SECONDS = 5e-3  # of back-to-back calls in one graph
 MOST_CALLS = 50
 
@@ -50,7 +51,8 @@ def read_bytes_per_s() -> float:
 
 
 def measure(problems, report) -> list[dict]:
-    """One dict a problem: {"problem", "contenders": {name: {"times_ms", …} or {"why_not"}}}.
+    """One dict a problem: {"problem", "contenders": {name: {"times_ms", …} or {"why_not"}},
+    "by_splits": {number of splits: times_ms of split_kv}}.
 
     Raises Unavailable without a GPU.
     """
@@ -58,26 +60,43 @@ def measure(problems, report) -> list[dict]:
     points = []
     for number, problem in enumerate(problems):
         report.step(number, f"{problem.batch} × {problem.kv_seq} d{problem.head_dim}")
+        inputs = _inputs(problem)
         points.append({"problem": {name: getattr(problem, name) for name in SHAPE},
-                       "contenders": _race(problem)})
+                       "contenders": _race(problem, inputs),
+                       "by_splits": _by_splits(problem, inputs)})
     report.end()
     return points
 
 
-def _race(problem: Attention) -> dict:
+def _race(problem: Attention, inputs) -> dict:
     """Samples of every contender, a round of all after the other."""
-    inputs = _inputs(problem)
     graphs, result = {}, {}
     for name in (*OURS, *TORCH):
         try:
-            about, graph = (_ours if name in OURS else _peer)(name, problem, inputs)
-            result[name], graphs[name] = about | {"times_ms": []}, graph
+            if name in OURS:
+                tiles = chosen_tiles(kernels.get(name), problem, _profile())
+                result[name] = {"splits": kernels.get(name).cut(problem, tiles).splits}
+                graphs[name] = _ours(name, problem, tiles, inputs)
+            else:
+                result[name], graphs[name] = {}, _peer(name, problem, inputs)
+            result[name]["times_ms"] = []
         except (InputError, Unavailable, RuntimeError) as error:
             result[name] = {"why_not": str(error).splitlines()[0][:200]}
     for _ in range(ROUNDS):
         for name, (replay, calls) in graphs.items():
             result[name]["times_ms"].append(_time_ms(replay) / calls)
     return result
+
+
+def _by_splits(problem: Attention, inputs) -> dict:
+    """Samples of split_kv at each of SPLITS that cuts the keys into so many."""
+    kernel, found = kernels.get("split_kv"), {}
+    for number in SPLITS:
+        tiles = replace(kernel.tile_choices(problem)[0], splits=number)
+        if kernel.cut(problem, tiles).splits == number:
+            replay, calls = _ours("split_kv", problem, tiles, inputs)
+            found[str(number)] = [_time_ms(replay) / calls for _ in range(ROUNDS)]
+    return found
 
 
 def _inputs(problem: Attention):
@@ -94,11 +113,10 @@ def _inputs(problem: Attention):
     )
 
 
-def _ours(name: str, problem: Attention, inputs):
+def _ours(name: str, problem: Attention, tiles, inputs):
     from ..kernels import runner
 
     kernel = kernels.get(name)
-    tiles = chosen_tiles(kernel, problem, _profile())
     launch = runner.Prepared(kernel, problem, tiles, *inputs, "row", False, None).launch
     stream = runner.require_gpu().cuda.Stream(non_blocking=True)
 
@@ -108,11 +126,15 @@ def _ours(name: str, problem: Attention, inputs):
             for _ in range(calls):
                 launch()
             graph = stream.end_capture()
-        return lambda: graph.launch(runner.require_gpu().cuda.Stream.null)
+
+        def replay():
+            graph.launch(runner.require_gpu().cuda.Stream.null)
+
+        replay.keeps = launch  # whose tensors the graph uses
+        return replay
 
     launch()  # compiles
-    return {"splits": kernel.cut(problem, tiles).splits, "stages": tiles.stages,
-            "bc": tiles.bc}, _sized(capture)
+    return _sized(capture)
 
 
 def chosen_tiles(kernel, problem: Attention, profile):
@@ -159,7 +181,7 @@ def _peer(name: str, problem: Attention, inputs):
     with torch.cuda.stream(torch.cuda.Stream()):  # first calls may allocate: not in a capture
         launch()
     torch.cuda.synchronize()
-    return {}, _sized(capture)
+    return _sized(capture)
 
 
 def _sized(capture):
