@@ -214,8 +214,8 @@ class _Phase:
         return self.counts[:, self.tape["kind"] == Kind.LOAD].max(axis=1, initial=1)
 
     def _bytes(self, row) -> int:
-        tile = self.program.tile_table[row["tile"]]
-        return tile.rows * tile.cols * tile.element_bytes
+        tile, tensor = self.program.tile_table[row["tile"]], self.program.tensors[row["tensor"]]
+        return tile.rows * tile.cols * tensor.element_bytes
 
     def _waited(self, demands: np.ndarray, totals: np.ndarray) -> np.ndarray:
         """[block, unit] cycles at which warps wait for a unit: loads ahead of their use are not

@@ -1,0 +1,278 @@
+"""Does predicted time obey the laws of queues and waves, and is it what its parts say?"""
+
+import numpy as np
+import pytest
+from hbmeter.hwprofiles import load
+from hbmeter.simulator import schedules
+from hbmeter.simulator.blocks import explore, why_faster
+from hbmeter.simulator.bounds import pass_bound, program_bound
+from hbmeter.simulator.engines.dispatch import makespan
+from hbmeter.simulator.engines.executions import executions
+from hbmeter.simulator.execution import estimate_residents, fma_output, fma_scores, generic
+from hbmeter.simulator.problem import Attention
+from hbmeter.simulator.queueing import alone, residence
+from hbmeter.simulator.rates import rates
+from hbmeter.simulator.tape import Kind
+from hbmeter.simulator.tiles import Tiles
+from hbmeter.simulator.time_model import UNITS, covers, predict
+
+GPUS = ("h200", "a100-40gb", "t4", "rtx4090")
+SHAPES = [
+    Attention(1, 4, 300, 64), Attention(2, 8, 1024, 128, mask="causal"),
+    Attention(1, 8, 2048, 64, mask="window:256"), Attention(1, 8, 512, 64, dtype="fp32"),
+]
+
+
+def predicted(schedule, problem, gpu="h200", tiles=None, residents=None, **more):
+    program = schedules.build(schedule, problem, tiles or Tiles(64, 64))
+    profile = load(gpu)
+    kernel = generic(program, profile)
+    if residents is None:
+        residents = [max(m, 1) for m in estimate_residents(program, profile, kernel)]
+    return predict(program, profile, kernel, blocks_per_sm=residents, **more)
+
+
+# ---- How often instructions run ----
+
+
+def walked(program, number):
+    """Executions counted by a plain walk of the tape, one dictionary of variables a block."""
+    phase, tape = program.phases[number], program.tape
+    axes = [range(0, axis.extent, axis.step) for axis in phase.axes] or [range(1)]
+    axes += [range(1)] * (2 - len(axes))
+    counts = []
+    for r0 in axes[0]:
+        for c0 in axes[1]:
+            variables, stops = {0: r0, 1: c0, -1: 0}, {}
+            count, pc = np.zeros(phase.end - phase.first, int), phase.first
+            while pc < phase.end:
+                row = tape[pc]
+                if row["kind"] == Kind.LOOP:
+                    at, stop = (variables[int(row[f"{side}_var"])] + int(row[f"{side}_add"])
+                                for side in ("start", "stop"))
+                    first = max(at, 0) // row["step"] * row["step"]
+                    stops[int(row["var"])] = min(max(stop, 0), int(row["limit"]))
+                    variables[int(row["var"])] = int(first)
+                    inside = first < stops[int(row["var"])]
+                    pc = pc + 1 if inside else int(row["partner"]) + 1
+                elif row["kind"] == Kind.END:
+                    var = int(row["var"])
+                    variables[var] += int(row["step"])
+                    pc = int(row["partner"]) + 1 if variables[var] < stops[var] else pc + 1
+                else:
+                    count[pc - phase.first] += 1
+                    pc += 1
+            counts.append(count)
+    return np.array(counts)
+
+
+@pytest.mark.parametrize("schedule", ["flash1", "flash2", "standard"])
+@pytest.mark.parametrize("mask", ["full", "causal", "window:100"])
+def test_instructions_are_counted_as_a_plain_walk_does(schedule, mask):
+    program = schedules.build(schedule, Attention(1, 2, 200, 32, mask=mask), Tiles(48, 32))
+    for number in range(len(program.phases)):
+        np.testing.assert_array_equal(executions(program, number), walked(program, number))
+
+
+# ---- Queues ----
+
+
+def test_alone_without_parts_is_the_sum_and_parts_only_help():
+    demands = np.array([100.0, 40.0, 0.0])
+    assert alone(demands, 30.0, 1) == pytest.approx(170.0)
+    times = [alone(demands, 30.0, strips) for strips in (1, 2, 4, 8, 64)]
+    assert all(a > b for a, b in zip(times, times[1:], strict=False))
+    assert times[-1] >= 100.0  # never less than the busiest unit
+
+
+def test_two_customers_of_one_unit_queue_as_theory_says():
+    """Mean value analysis of one unit with demand 1 and no delay: n customers take n."""
+    found = residence(np.array([1.0]), np.array([1.0]), 1.0, 1, 5)
+    np.testing.assert_allclose(found, [1, 2, 3, 4, 5])
+
+
+@pytest.mark.parametrize("together", [1, 2, 3])
+def test_more_customers_take_longer_each_but_never_more_than_in_turn(together):
+    demands, delay = np.array([50.0, 80.0, 20.0]), 60.0
+    found = residence(demands, demands, demands.sum() + delay, together, 12)
+    assert (np.diff(found) > 0).all()
+    throughput = np.arange(1, 13) / found
+    assert (throughput <= 1 / demands.max() + 1e-12).all()
+    if together == 1:
+        assert (np.diff(throughput) > -1e-12).all()
+        assert (found <= np.arange(1, 13) * (demands.sum() + delay) + 1e-9).all()
+
+
+# ---- Waves ----
+
+
+def naive_makespan(weights, sms, residence):
+    """Oldest first, in small steps of time."""
+    speeds = np.diff(np.concatenate(([0.0], np.arange(1, len(residence) + 1) / residence)))
+    waiting = list(weights)
+    on_sm = [[] for _ in range(sms)]
+    for _ in residence:
+        for blocks in on_sm:
+            if waiting:
+                blocks.append(waiting.pop(0))
+    now, step = 0.0, residence[0] / 4000
+    while any(on_sm):
+        now += step
+        for blocks in on_sm:
+            for slot in range(len(blocks)):
+                blocks[slot] -= speeds[slot] * step
+            blocks[:] = [left for left in blocks if left > 1e-12]
+        for blocks in on_sm:
+            while waiting and len(blocks) < len(residence):
+                blocks.append(waiting.pop(0))
+    return now
+
+
+@pytest.mark.parametrize(("blocks", "sms"), [(1, 4), (7, 3), (13, 2), (30, 4)])
+def test_dispatch_is_what_small_steps_of_time_give(blocks, sms):
+    beside = np.array([10.0, 14.0, 19.0])
+    weights = np.random.default_rng(blocks).uniform(0.5, 1.5, blocks)
+    found = makespan(weights, 1, False, sms, beside)
+    assert found == pytest.approx(naive_makespan(weights, sms, beside), rel=0.02)
+
+
+def test_whole_waves_of_equal_blocks_take_whole_times():
+    beside = np.array([10.0])
+    for waves in (1, 2, 5):
+        assert makespan(np.ones(1), 8 * waves, False, 8, beside) == pytest.approx(10.0 * waves)
+    assert makespan(np.ones(1), 9, False, 8, beside) == pytest.approx(20.0)  # the tail
+
+
+def test_skipping_equal_waves_changes_nothing(monkeypatch):
+    from hbmeter.simulator import time_model
+
+    problem = Attention(8, 16, 4096, 64)
+    short = predicted("flash2", problem).seconds
+    monkeypatch.setattr(time_model, "WAVES_DISPATCHED", 1 << 40)
+    assert predicted("flash2", problem).seconds == pytest.approx(short, rel=1e-6)
+
+
+# ---- Laws of the whole ----
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("problem", SHAPES, ids=str)
+@pytest.mark.parametrize("schedule", ["flash1", "flash2", "standard"])
+def test_no_prediction_beats_its_bound_nor_any_unit(schedule, problem, gpu):
+    program = schedules.build(schedule, problem, Tiles(64, 64))
+    bound = program_bound(program, load(gpu))
+    found = predicted(schedule, problem, gpu)
+    assert bound.bound_s >= pass_bound(problem, load(gpu)).bound_s > 0
+    assert found.seconds >= bound.bound_s
+    for phase in found.phases:
+        assert phase.seconds >= max(phase.unit_seconds.values()) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["flash1", "flash2", "standard"])
+def test_bounds_and_predictions_grow_with_length_heads_and_slower_memory(schedule):
+    gpu = load("h200")
+    lengths = [Attention(2, 8, n, 64) for n in (256, 512, 1024, 4096)]
+    times = [predicted(schedule, p).seconds for p in lengths]
+    bounds = [program_bound(schedules.build(schedule, p, Tiles(64, 64)), gpu).bound_s
+              for p in lengths]
+    assert times == sorted(times) and bounds == sorted(bounds)
+    heads = [predicted(schedule, Attention(1, h, 512, 64)).seconds for h in (1, 64, 512, 4096)]
+    assert heads == sorted(heads)
+    slow = gpu.model_copy(update={"hbm_bytes_per_s": 1e10, "measured": {}})
+    program = schedules.build(schedule, lengths[-1], Tiles(64, 64))
+    assert program_bound(program, slow).limiter == "dram"
+    assert predict(program, slow, blocks_per_sm=1).limiter.endswith("DRAM")
+
+
+def test_a_mask_that_hides_half_takes_about_half():
+    full, causal = (predicted("flash2", Attention(4, 16, 16384, 128, mask=mask)).seconds
+                    for mask in ("full", "causal"))
+    assert 0.45 < causal / full < 0.6
+
+
+def test_a_calibrated_prediction_scales_the_work_and_not_the_launches():
+    found = predicted("standard", SHAPES[0])
+    work = sum(phase.seconds for phase in found.phases)
+    twice = found.calibrated(2.0)
+    assert twice.seconds - found.seconds == pytest.approx(work)
+    assert found.calibrated(1.0).seconds == pytest.approx(found.seconds)
+
+
+def test_spills_and_fewer_blocks_on_an_sm_cost_time():
+    from dataclasses import replace
+
+    program = schedules.build("flash2", Attention(4, 16, 4096, 128), Tiles(64, 64, 2))
+    gpu = load("h200")
+    kernel = generic(program, gpu)
+    spilled = tuple(replace(how, spill_bytes=400) for how in kernel)
+    times = [predict(program, gpu, how, blocks_per_sm=m).seconds
+             for how, m in ((kernel, 3), (kernel, 2), (kernel, 1), (spilled, 1))]
+    assert times == sorted(times) and len(set(times)) == 4
+
+
+def test_units_are_what_the_program_says():
+    """Tensor and exp seconds from FLOPs and exponentials by hand; L2 bytes from the counter."""
+    from hbmeter.simulator.engines import scratchpad
+
+    problem, gpu = Attention(1, 16, 1024, 128), load("h200")
+    program = schedules.build("flash2", problem, Tiles(64, 64))
+    phase, at = predicted("flash2", problem).phases[0], rates(gpu, "mma_sync", "fp16")
+    per_s = gpu.sm_count * at.clock_hz
+    pairs = 16 * 1024 * 1024
+    assert phase.unit_seconds["matmul"] == pytest.approx(
+        problem.forward_flops / (at.matmul_flops * per_s))
+    trips = 16 * 1024 * 16  # rows × column blocks: one more exponential each, of alpha
+    assert phase.unit_seconds["exp"] == pytest.approx(
+        (pairs + trips + 16 * 1024) / (at.exp * per_s))
+    count = scratchpad.count(program)
+    moved = (count.read_bytes + count.write_bytes) / (at.boundary_bytes(132) * per_s)
+    assert phase.unit_seconds["SM boundary"] == pytest.approx(moved)
+    assert tuple(phase.unit_seconds) == UNITS
+
+
+def test_costs_of_an_fma_product_are_those_of_its_loop():
+    """Counted by hand in flash2.cu's loop, 128 × 64 tiles of fp16: a step of 8 multiplies 8 × 4
+    pairs 8 deep after 12 loads and 96 conversions; 4 keys need 12 loads and 32 conversions."""
+    scores, output = fma_scores(128, 64, 128, 2), fma_output(128, 128, 64, 2, 4)
+    assert 256 * (scores.instructions - 1) == pytest.approx(12)
+    assert 256 * scores.slow == pytest.approx(96 + 11)
+    assert 256 * (output.instructions - 1) == pytest.approx(12)
+    assert 256 * output.slow == pytest.approx(32 + 6)
+
+
+# ---- What is predicted, and what is chosen ----
+
+
+def test_only_kernels_of_the_forward_pass_over_many_queries_are_covered():
+    covered = {name: covers(schedules.build(name, Attention(
+        1, 2, 64, 32, direction=getattr(schedules.get(name), "DIRECTION", "forward"))))
+        for name in schedules.names() if name != "mla_decode"}
+    assert {name for name, yes in covered.items() if yes} == {"standard", "flash1", "flash2"}
+
+
+def test_the_fastest_tiles_are_ranked_and_explained():
+    found = explore("flash2", Attention(), load("h200"))
+    timed = [c for c in found.fitting if c.prediction is not None]
+    best = min(timed, key=lambda c: c.prediction.seconds)
+    assert found.marks["fastest"] == best.tiles
+    lean = next(c for c in timed if c.tiles == found.marks["least traffic"])
+    why = why_faster(best, lean)
+    assert f"{best.sm_bytes / lean.sm_bytes:.2f} times the bytes" in why
+    assert f"{best.tiles.br}×{best.tiles.bc}" in why and "block(s) an SM" in why
+
+
+def test_an_rtx_4090_is_given_the_tiles_that_flash_attention_2_takes_there():
+    """Published: 128 × 32 for head_dim 128 on sm_86 and sm_89 (without a mask)."""
+    found = explore("flash2", Attention(), load("rtx4090"))
+    fastest = found.marks["fastest"]
+    assert (fastest.br, fastest.bc) == (128, 32)
+
+
+def test_a_grid_smaller_than_the_gpu_makes_tiled_attention_lose():
+    """Case C13's kind: eight heads, a thread block a head (FlashAttention-1), on 132 SMs."""
+    from hbmeter.experiments.figures.speedup import fastest
+
+    gpu, few = load("h200"), Attention(1, 8, 2048, 64)
+    plain, tiled, row_blocks = (fastest(name, few, gpu)[1]
+                                for name in ("standard", "flash1", "flash2"))
+    assert row_blocks < plain < tiled
