@@ -92,17 +92,17 @@ def _line(ax, rows, name, label, colour, scale_x=1, scale_y=1, marker="x"):
 
 
 def _bandwidth(ax, rows):
-    _line(ax, rows, "l2_read_private", "each SM its own slice", style.BLUE, MIB, 1e12)
-    _line(ax, rows, "l2_read_shared", "every SM all, each from elsewhere", style.ORANGE, MIB, 1e12)
-    _line(ax, rows, "l2_read_together", "every SM all, in one order", style.GREEN, MIB, 1e12)
+    _line(ax, rows, "l2_read_private", "its own slice", style.BLUE, MIB, 1e12)
+    _line(ax, rows, "l2_read_shared", "all, from elsewhere on", style.ORANGE, MIB, 1e12)
+    _line(ax, rows, "l2_read_together", "all, in one order", style.GREEN, MIB, 1e12)
     for name, label, look in (("hbm_read", "DRAM, measured", "--"), (None, "DRAM, datasheet", ":")):
         row = _fact(rows, "hbm_read")
         if row and (name or row["datasheet"]):
             value = row["value"] if name else row["datasheet"]
             ax.axhline(value / 1e12, color=style.GREY, linestyle=look, linewidth=1, label=label)
     _sizes(ax, (1, 4, 16, 32, 64, 128, 256), "MiB read again and again")
-    ax.set(title="Bandwidth of reads", ylabel="TB/s", ylim=(0, 1.5 * ax.get_ylim()[1]))
-    ax.legend(loc="upper right")
+    ax.set(title="Bandwidth of reads", ylabel="TB/s", ylim=(0, 1.55 * ax.get_ylim()[1]))
+    ax.legend(loc="upper right", ncols=2, title="Each SM reads", title_fontsize=8.5)
 
 
 def _sizes(ax, ticks, label, shown="{:g}".format):
