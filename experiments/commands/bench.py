@@ -1,8 +1,10 @@
-"""Forward attention beside PyTorch's backends on this machine's GPU, or as recorded.
+"""Attention beside PyTorch's backends on this machine's GPU, or as recorded.
 
   hbmeter bench --out bench.json     fp16, n 512 to 32k, d 64/128/256, full and causal; a minute
+  hbmeter bench --pass backward --out backward.json
   hbmeter bench --quick
   hbmeter bench --recorded           the runs kept in the repository
+  hbmeter bench --peers              no GPU: the line cache beside other cache simulators
 
 measured: medians of interleaved rounds, same inputs, clocks left alone. TFLOP/s count the unmasked
 (query, key) pairs; the ratio is to PyTorch's FlashAttention backend in the same round.
@@ -11,11 +13,16 @@ measured: medians of interleaved rounds, same inputs, clocks left alone. TFLOP/s
 
 def add_arguments(parser):
     """Where the times come from and go to."""
+    from ...simulator.problem import DIRECTIONS
     from .. import options
 
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--out", metavar="FILE", help="keep the times (JSON)")
     source.add_argument("--recorded", action="store_true", help="no GPU: the kept times")
+    source.add_argument("--peers", action="store_true",
+                        help="no GPU: lines a second beside pycachesim and libCacheSim")
+    parser.add_argument("--pass", dest="direction", choices=DIRECTIONS, default=DIRECTIONS[0],
+                        help="what to time (%(default)s); --recorded has both")
     parser.add_argument("--quick", action="store_true", help="d 128, n 1k and 4k only")
     options.add_json(parser)
 
@@ -25,6 +32,8 @@ def run(args):
     from .. import bench
     from ..output import print_json
 
+    if args.peers:
+        return _peers(args)
     documents = bench.recorded() if args.recorded else [_measure(args)]
     if not documents:
         from ...kernels.errors import Unavailable
@@ -33,12 +42,48 @@ def run(args):
                           "hbmeter bench --out FILE on a GPU")
     if args.json:
         print_json(documents)
-        return
+        return None
     for document in documents:
         about = document["provenance"]
         print(f"{about['gpu']}, driver {about['driver']}, PyTorch {about.get('torch')}, "
               f"cuDNN {about.get('cudnn')}, {about['date']}")
         _show(bench.rows(document["points"]))
+    return None
+
+
+def _peers(args):
+    """The race of cache simulators; 1 when hits are wrong."""
+    import sys
+
+    from .. import bench_peers
+    from ..output import print_json, table
+    from ..progress import Progress
+
+    rows = bench_peers.measure(Progress(sys.stderr))
+    wrong, bars = bench_peers.wrong(rows), bench_peers.bars(rows)
+    if args.json:
+        print_json({"rows": rows, "bars": {name: {"measured": value, "bar": bar}
+                                           for name, (value, bar) in bars.items()},
+                    "wrong": wrong})
+        return int(bool(wrong))
+    traces = list(dict.fromkeys(row["trace"] for row in rows))
+    cells = {(row["contender"], row["trace"]): row for row in rows}
+    print(table(["million lines a second", *traces, "hits on tiles"], [
+        [name, *(_rate(cells[name, trace]) for trace in traces),
+         cells[name, "tiles"]["why_not"] or f"{cells[name, 'tiles']['hits']:,}"]
+        for name in bench_peers.CONTENDERS]))
+    for name, (value, bar) in bars.items():
+        print(f"{name}: {'not measured' if value is None else f'{value:.3g}'} (bar {bar:g})")
+    for text in wrong:
+        print(f"wrong: {text}")
+    return int(bool(wrong))
+
+
+def _rate(row) -> str:
+    from ..bench_peers import rate
+
+    found = rate(row)
+    return "–" if found is None else f"{found / 1e6:,.1f}"
 
 
 def _measure(args):
@@ -49,7 +94,8 @@ def _measure(args):
     from ..progress import Progress
 
     cupy = runner.require_gpu()
-    problems = bench.shapes((1024, 4096), (128,)) if args.quick else bench.shapes()
+    small = {"lengths": (1024, 4096), "head_dims": (128,)} if args.quick else {}
+    problems = bench.shapes(**small, direction=args.direction)
     points = bench.measure(problems, Progress(sys.stderr))
     about = records.provenance(cupy, None, measure.source_hash(), {
         "clocks": "left alone", "rounds": bench.ROUNDS, **bench.torch_versions()})
@@ -71,7 +117,7 @@ def _show(rows):
         [f"{batch}×{heads} {seq} d{d} {mask}"] + [_cell(found.get((*shape, n))) for n in names]
         for shape in shapes for d, mask, batch, heads, seq in [shape]
     ]
-    print(table(["fp16 forward, TFLOP/s (ratio)", *names], cells))
+    print(table([f"fp16 {rows[0]['pass']}, TFLOP/s (ratio)", *names], cells))
 
 
 def _cell(row):
