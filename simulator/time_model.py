@@ -73,12 +73,12 @@ def predict(program: Program, gpu, kernel: tuple[Execution, ...] | None = None, 
     """Time of ``program`` on ``gpu`` (a Profile) when a kernel runs it as ``kernel`` says.
 
     ``kernel`` has an Execution for each phase (default: execution.generic), ``blocks_per_sm`` a
-    number for each or one for all; ``dram_bytes`` are the L2 reader's by phase, else those of
-    tensors that move once.
+    number for each or one for all; ``dram_bytes`` are the L2 reader's by phase, else a rule's
+    (``_dram_bytes``).
     """
     kernel = kernel or generic(program, gpu)
     residents = np.broadcast_to(blocks_per_sm, len(program.phases))
-    moved = quick_dram_bytes(program, gpu) if dram_bytes is None else dram_bytes
+    moved = dram_bytes or [None] * len(program.phases)
     found = tuple(
         _Phase(program, number, gpu, how).time(int(resident), order, dram)
         for number, (how, resident, dram) in enumerate(zip(kernel, residents, moved, strict=True))
@@ -130,9 +130,12 @@ class _Phase:
                 counts[:, address] = np.maximum(counts[:, address] - clear, 0)
         return counts
 
-    def time(self, resident: int, order: str, dram_bytes: float) -> PhaseTime:
+    def time(self, resident: int, order: str, dram_bytes: float | None) -> PhaseTime:
         """Seconds with ``resident`` thread blocks on an SM."""
         demands, delays = self._costs()
+        from_dram = self._dram_bytes(resident, order)
+        if dram_bytes is None:
+            dram_bytes = sum(from_dram.values())
         totals = self.counts @ demands + self._spills()
         totals[:, _DRAM] = dram_bytes / self.blocks / self.rates.gpu_dram_bytes * self.active
         waited = (self._waited(demands, totals) + self._spills()) / self.groups
@@ -199,6 +202,42 @@ class _Phase:
         cycles[_SMEM] = size / WAVEFRONT_BYTES / rate.wavefronts
         cycles[_BOUNDARY] = size / how.multicast / rate.boundary_bytes(self.active)
         return cycles
+
+    def _dram_bytes(self, resident: int, order: str) -> dict[int, float]:
+        """DRAM bytes of each tensor without simulating the L2: what is touched moves once, but for
+        outputs and what is smaller than the L2 and lives between phases; of bytes read again, what
+        the heads in flight do not keep in L2 is read once a pass, and blocks of a head that are in
+        flight together walk it together."""
+        l2, found = self.gpu.l2, {}
+        reads, writes = self._moved((Kind.LOAD,)), self._moved((Kind.STORE, Kind.REDUCE))
+        sizes = {index: self.program.tensor_bytes(self.program.tensors[index])
+                 for index in {*reads, *writes}}
+        slots, blocks = self.gpu.sm_count * resident, len(self.counts)
+        heads = self.heads if order == "head" else min(self.heads, slots / blocks + 1)
+        walkers = max(min(slots / heads, blocks), 1)
+        again = sum(sizes[index] for index in reads if reads[index] > sizes[index])
+        kept = l2.size_bytes / (l2.partitions if blocks > 1 else 1)
+        missed = max(1 - kept / max(again * heads / self.heads, 1), 0)
+        for index, size in sizes.items():
+            once = 0.0
+            tensor = self.program.tensors[index]
+            if index in reads and (tensor.role == Role.INPUT or size > l2.size_bytes):
+                once += size
+            if index in writes and size > l2.size_bytes:
+                once += size
+            passes = reads.get(index, 0) / size / walkers
+            found[index] = once + missed * size * max(passes - 1, 0)
+        return found
+
+    def _moved(self, kinds) -> dict[int, float]:
+        """Bytes over the SM boundary of each tensor, whole tiles."""
+        found = {}
+        executed = self.counts.sum(axis=0) * self.heads
+        for address in np.flatnonzero(np.isin(self.tape["kind"], kinds)):
+            index = int(self.tape[address]["tensor"])
+            size = self._bytes(self.tape[address]) * int(executed[address])
+            found[index] = found.get(index, 0) + size
+        return found
 
     def _spills(self) -> np.ndarray:
         """[block, unit] cycles of registers that the compiler spilled, once a trip: words to and
@@ -268,20 +307,3 @@ class _Phase:
                 arrival += size / how.multicast / self.rates.boundary_bytes(self.active)
             waits += self.counts[:, address] * np.maximum(arrival - meanwhile, 0)
         return waits
-
-
-def quick_dram_bytes(program: Program, gpu) -> list[float]:
-    """DRAM bytes of each phase when every tensor that it touches moves once; outputs, and what is
-    smaller than the L2 and lives between phases, stay there."""
-    found = []
-    for phase in program.phases:
-        tape = program.tape[phase.first:phase.end]
-        moved = 0
-        for kinds, read in (((Kind.LOAD,), True), ((Kind.STORE, Kind.REDUCE), False)):
-            for index in np.unique(tape["tensor"][np.isin(tape["kind"], kinds)]):
-                tensor = program.tensors[index]
-                size = program.tensor_bytes(tensor)
-                if size > gpu.l2.size_bytes or (read and tensor.role == Role.INPUT):
-                    moved += size
-        found.append(float(moved))
-    return found

@@ -1,0 +1,136 @@
+"""Do recorded times keep above their bounds, and do predictions keep to their errors?
+
+Everything is computed now from the records of an H200 and from published tables. Points are held
+out by hash from the development of the model; the bars are on those.
+"""
+
+from statistics import mean
+
+import pytest
+from hbmeter.experiments import bench, busy_units, published, tile_sweep, time_table, time_text
+from hbmeter.hwprofiles import load
+from hbmeter.simulator.bounds import pass_bound
+from hbmeter.simulator.problem import Attention
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return time_table.rows(time_table.timed())
+
+
+@pytest.fixture(scope="module")
+def choices(rows):
+    return time_table.choices(rows)
+
+
+def line(rows, mode, points="held out", kernel="all"):
+    return next(x for x in time_table.summary(rows)
+                if (x["mode"], x["points"], x["kernel"]) == (mode, points, kernel))
+
+
+def test_no_recorded_run_beats_its_bound(rows):
+    assert len(rows) > 800 and time_table.beaten(rows) == []
+    assert max(row["bound_s"] / row["fastest_s"] for row in rows) > 0.4  # and it is not idle
+
+
+def test_no_contender_of_a_recorded_benchmark_beats_the_bound_of_its_problem():
+    checked = 0
+    for record in bench.recorded():
+        for point in record["points"]:
+            bound = pass_bound(Attention(**point["problem"]), load("h200")).bound_s
+            for entry in point["contenders"].values():
+                if "times_ms" in entry:
+                    assert min(entry["times_ms"]) * 1e-3 > bound * 0.98
+                    checked += 1
+    assert checked > 100
+
+
+def test_zero_shot_predictions_keep_to_their_errors(rows):
+    found = line(rows, "zero-shot")
+    assert found["count"] >= 100 and found["mean"] <= 0.15
+    for kernel in ("flash2_mma", "flash2", "flash1", "standard"):
+        assert line(rows, "zero-shot", kernel=kernel)["mean"] <= 0.15
+
+
+def test_calibrated_predictions_keep_to_their_errors(rows):
+    found = line(rows, "calibrated")
+    assert found["count"] >= 100 and found["mean"] <= 0.05
+
+
+def test_few_calibrated_predictions_are_far_off(rows):
+    """The bar is 12% at worst; 10 of 451 points do not pass it: short thread blocks mostly, whose
+    start and end the model makes too cheap."""
+    errors = [abs(r["calibrated_error"]) for r in rows
+              if r["held_out"] and r["calibrated_error"] is not None]
+    assert sum(error > 0.12 for error in errors) <= 0.025 * len(errors) and max(errors) < 0.17
+
+
+def test_held_out_points_are_predicted_as_well_as_those_developed_on(rows):
+    for mode in time_table.MODES:
+        ratio = line(rows, mode)["mean"] / line(rows, mode, "developed on")["mean"]
+        assert ratio < 1.3
+
+
+def test_a_calibrating_point_is_not_judged_by_itself(rows):
+    calibrators = {(p.kernel, p.shape, p.order) for p in tile_sweep.calibrators()}
+    swept = [r for r in rows if r["source"].startswith("tiles")]
+    assert all((r["calibrated_s"] is None) ==
+               ((r["kernel"], r["shape"], r["order"]) in calibrators) for r in swept)
+
+
+def test_the_predicted_order_of_tiles_is_the_measured_one(choices):
+    assert len(choices) >= 8 and min(c["tiles"] for c in choices) >= 8
+    assert mean(c["rank_correlation"] for c in choices) >= 0.8
+
+
+def test_the_predicted_best_tiles_are_nearly_the_measured_best(choices):
+    zero = [c["zero-shot"] for c in choices]
+    known = [c["calibrated"] for c in choices if c["calibrated"] is not None]
+    assert len(known) >= 8 and mean(known) <= 0.03 and max(known) <= 0.08
+    assert mean(zero) <= 0.10
+
+
+def test_the_predicted_limiter_is_the_busiest_unit():
+    found = time_table.limiters()
+    for part in (found, [x for x in found if x["held_out"]]):
+        agree = sum(x["predicted"] == x["measured"] for x in part)
+        assert len(part) >= 40 and agree >= 0.8 * len(part)
+
+
+def test_declared_instructions_are_those_that_ran():
+    """Warp instructions and shared-memory wavefronts that kernels declare against the counters."""
+    from hbmeter.experiments.grid import Point
+    from hbmeter.simulator import schedules
+    from hbmeter.simulator.rates import rates
+    from hbmeter.simulator.time_model import predict
+
+    gpu, ratios = load("h200"), []
+    for record in busy_units.recorded():
+        for data in record["points"]:
+            point = Point.of(data)
+            if point.kernel == "standard":
+                continue
+            how = time_table.executions(point)
+            program = schedules.build(
+                "flash1" if point.kernel == "flash1" else "flash2", point.problem, point.tiles)
+            phase = predict(program, gpu, how, blocks_per_sm=1).phases[0]
+            at = rates(gpu, how[0].multiplier, point.problem.dtype)
+            active = min(gpu.sm_count, phase.blocks)
+            issued = phase.unit_seconds["issue"] * at.clock_hz * active * 4
+            ratios.append(issued / data["launches"][0]["metrics"]["sm__inst_executed.sum"])
+    assert len(ratios) > 40 and 0.85 < mean(ratios) < 1.15
+    assert all(0.6 < ratio < 1.5 for ratio in ratios)
+
+
+def test_published_forward_times_of_flash_kernels_are_predicted_within_a_fifth():
+    errors = published.errors(published.table())
+    forward = [e for e in errors if e["pass"] == "fwd" and e["method"].startswith("flash")]
+    assert {e["gpu"] for e in forward} == {"a100-40gb", "h100"} and len(forward) >= 5
+    assert all(e["mean"] <= 0.20 for e in forward)
+
+
+def test_the_record_says_all_of_it_as_text():
+    found = time_text.record()
+    text = time_text.record_text(found)
+    assert "calibrated  held out" in text and "rank correlation" in text
+    assert f"{found['limiters']['agree']} of {found['limiters']['points']} points" in text
