@@ -4,9 +4,9 @@ The model, stated and not fitted to any kernel:
 
 - Thread blocks run in waves of SMs × blocks per SM. A wave takes as long as the slowest of these:
   - latency: a block has the loads of its stages on their way and gets them after the DRAM latency
-    (Little's law; with one stage its loads take turns), and every operation of a column block
-    waits for one pipeline (the latency of shared memory stands for it), a product for each 16 of
-    the depth it sums over;
+    (Little's law; with one stage its loads take turns), and the operations of a column block wait
+    for each other: each for one pipeline (the latency of shared memory stands for it), a product
+    for two (its operands, then the multiplier) for each 16 of the depth it sums over;
   - the port from L2 into an SM, shared by its blocks;
   - DRAM, which reads every input once, at the rate measured for reads where the profile has it;
   - the products, padded to whole tiles, at the dtype's peak, shared by the blocks of an SM.
@@ -196,7 +196,7 @@ def _dependent_steps(program: Program, row) -> int:
     if BY_CODE[row["op"]].unit != Unit.MATMUL:
         return 1
     depth = program.tile_table[row["a"]].cols
-    return -(-depth // MMA_DEPTH)
+    return 2 * -(-depth // MMA_DEPTH)
 
 
 def _padding(program: Program) -> float:
