@@ -1,0 +1,190 @@
+"""Do three speeds of the L2 reader give one answer, and does the cost stop growing with heads?"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hbmeter.hwprofiles import load
+from hbmeter.simulator import InputError, schedules, traffic
+from hbmeter.simulator.engines import l2, l2_repeat, scratchpad
+from hbmeter.simulator.problem import Attention
+from hbmeter.simulator.tiles import Tiles
+
+H200 = load("h200")
+BOUND = 0.01  # of the DRAM traffic: what skipping repeats may change, as README says
+SHAPE, TILES = Attention(4, 32, 1024, 64), Tiles(64, 64)
+
+
+def small_gpu(partitions=2, l2_bytes=4 << 20, sm_count=20):
+    cache = H200.l2.model_copy(update={"partitions": partitions, "sm_partitions": None,
+                                       "size_bytes": l2_bytes, "dirty_bytes_max": None})
+    return H200.model_copy(update={"l2": cache, "sm_count": sm_count})
+
+
+def simulate(schedule, problem=SHAPE, gpu=None, tiles=TILES, **options):
+    program = schedules.build(schedule, problem, tiles)
+    return l2.simulate(program, gpu or small_gpu(), **{"blocks_per_sm": 1, **options})
+
+
+def differences(one, other):
+    """(Read, written) bytes of ``one`` less those of ``other``, in parts of all DRAM traffic."""
+    moved = other.dram_read_bytes + other.dram_write_bytes
+    return ((one.dram_read_bytes - other.dram_read_bytes) / moved,
+            (one.dram_write_bytes - other.dram_write_bytes) / moved)
+
+
+# ---- One answer ----
+
+CASES = [
+    ("flash2", {}), ("flash2", {"mask": "causal"}), ("flash2", {"mask": "window:256"}),
+    ("flash2", {"kv_heads": 8}), ("flash2", {"seq": 1000, "kv_seq": 1500}),
+    ("flash2", {"kv_heads": 1, "mask": "causal"}),
+    ("flash1", {"batch": 8, "seq": 512}), ("flash1", {"batch": 8, "seq": 512, "mask": "causal"}),
+    ("standard", {"batch": 1, "seq": 512}), ("standard_minimal", {"seq": 256}),
+    ("flash2_backward", {"seq": 512, "direction": "backward"}),
+    ("flash1_backward", {"seq": 256, "direction": "backward"}),
+]
+
+
+@pytest.mark.parametrize("blocks_per_sm", [1, 3])
+@pytest.mark.parametrize("order", l2.ORDERS)
+@pytest.mark.parametrize(("schedule", "changes"), CASES,
+                         ids=[f"{s}-{'-'.join(map(str, c.values()))}" for s, c in CASES])
+def test_what_repeats_counts_as_if_it_were_simulated(schedule, changes, order, blocks_per_sm):
+    problem = replace(SHAPE, **({"kv_heads": SHAPE.heads, "kv_seq": changes.get("seq", SHAPE.seq)}
+                                | changes))
+    options = {"order": order, "blocks_per_sm": blocks_per_sm}
+    fast = simulate(schedule, problem, **options)
+    full = simulate(schedule, problem, **options, skip_repeats=False)
+    assert full.blocks_simulated == full.blocks == fast.blocks
+    assert max(map(abs, differences(fast, full))) <= BOUND
+    assert fast.sectors_read == full.sectors_read
+    assert fast.sectors_written == full.sectors_written
+
+
+@pytest.mark.parametrize("schedule", ["flash2", "standard"])
+def test_lines_and_tiles_agree(schedule):
+    shape = replace(SHAPE, batch=1, kv_heads=32)
+    point = {engine: traffic(schedule, shape, small_gpu(), Tiles(64, 64), engine=engine)["dram"]
+             for engine in ("l2", "l2-tile", "l2-line")}
+    exact = point["l2-line"]["read_bytes"]
+    assert point["l2-tile"]["read_bytes"] == pytest.approx(exact, rel=0.02)
+    assert point["l2"]["read_bytes"] == pytest.approx(exact, rel=0.02 + BOUND)
+
+
+def test_an_unknown_engine_lists_the_known_ones():
+    with pytest.raises(InputError, match="l2-tile"):
+        traffic("flash2", SHAPE, H200, Tiles(64, 64), engine="l3")
+
+
+# ---- What it saves ----
+
+
+@pytest.mark.parametrize("changes", [{}, {"mask": "causal"}, {"kv_heads": 8}])
+def test_the_cost_does_not_grow_with_the_batch(changes):
+    few, many = (simulate("flash2", replace(SHAPE, batch=batch, **changes)) for batch in (16, 64))
+    assert few.blocks_simulated < few.blocks / 4
+    assert many.blocks_simulated < 1.3 * few.blocks_simulated  # what no whole repeat is
+    assert many.dram_read_bytes == pytest.approx(4 * few.dram_read_bytes, rel=BOUND)
+
+
+def test_waves_of_a_long_head_repeat():
+    long = Attention(1, 1, 65536, 64)
+    fast = simulate("flash2", long, small_gpu(sm_count=16), Tiles(64, 256))
+    full = simulate("flash2", long, small_gpu(sm_count=16), Tiles(64, 256), skip_repeats=False)
+    assert fast.blocks_simulated < fast.blocks / 4
+    assert max(map(abs, differences(fast, full))) <= BOUND
+
+
+def test_what_is_written_once_leaves_or_stays_dirty_to_the_byte():
+    count = simulate("flash2", replace(SHAPE, batch=32))
+    assert count.blocks_simulated < count.blocks
+    outputs = sum(count.program.tensor_bytes(t) for t in count.program.tensors
+                  if t.role == "output")
+    assert count.dram_write_bytes + count.dirty_bytes_at_end == outputs
+
+
+def test_blocks_that_differ_are_all_simulated():
+    """Causal, heads together: each row of blocks reads more than the one before."""
+    count = simulate("flash2", replace(SHAPE, mask="causal"), order="head")
+    assert count.blocks_simulated == count.blocks
+
+
+def test_nothing_is_skipped_while_older_data_may_be_in_the_cache():
+    count = simulate("flash2", replace(SHAPE, batch=32), small_gpu(l2_bytes=1 << 30))
+    assert count.blocks_simulated == count.blocks
+    assert count.dram_read_bytes == count.program.problem.compulsory_read_bytes
+
+
+# ---- Its parts ----
+
+
+@pytest.mark.parametrize(("length", "slots", "runs"), [
+    (132, 132, 1),  # every run begins a wave
+    (66, 132, 2), (64, 132, 33),  # 64, 128, 60, 124, …: slowly all over the wave
+    (1 << 20, 132, 1),  # where it begins does not matter
+    (1, 132, 1),
+])
+def test_a_window_has_runs_that_begin_all_over_a_wave(length, slots, runs):
+    found = l2_repeat._evenly(length, slots)
+    assert found == runs if runs < 33 else 16 < found <= runs
+
+
+def test_masks_make_blocks_unlike():
+    def alike(mask):
+        program = schedules.build("flash2", replace(SHAPE, mask=mask), Tiles(64, 64))
+        return l2_repeat.blocks_alike(program, program.phase_records[0])
+
+    assert alike("full") and not alike("causal") and not alike("window:64")
+    scores = schedules.build("standard", SHAPE, Tiles(64, 64))
+    assert all(l2_repeat.blocks_alike(scores, phase) for phase in scores.phase_records)
+
+
+def test_groups_follow_each_other_in_the_order_of_issue():
+    program = schedules.build("flash2", replace(SHAPE, seq=4096, kv_seq=4096), Tiles(64, 64))
+    for head_fastest in (False, True):
+        plan = l2_repeat.plan_phase(program, program.phase_records[0], small_gpu(sm_count=10), 1,
+                                    head_fastest, True)
+        groups = [l2_repeat.group_of(block, plan) for block in range(plan["total"])]
+        assert groups[0] == 0 and groups[-1] == plan["groups"] - 1
+        steps = np.diff(groups)
+        assert set(steps) == {0, 1}
+        firsts = [0, *(np.flatnonzero(steps) + 1)]
+        assert firsts == [l2_repeat._first_block(group, plan) for group in range(plan["groups"])]
+
+
+def test_a_run_can_be_followed_and_stopped():
+    """It would take minutes to the end."""
+    shares = []
+
+    def stop(share):
+        shares.append(share)
+        if len(shares) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate("flash2", Attention(8, 64, 65536, 64, mask="causal"), H200, order="head",
+                 on_progress=stop)
+    assert shares == sorted(shares) and 0 <= shares[-1] < 1
+
+
+# ---- Laws of caches ----
+
+
+@pytest.mark.parametrize("schedule", ["flash1", "flash2", "standard"])
+def test_without_an_l2_all_that_an_sm_loads_comes_from_dram(schedule):
+    """One SM and one set of 16 lines: nothing stays until it is read again."""
+    gpu = small_gpu(1, 16 * 128, sm_count=1)
+    count = simulate(schedule, Attention(1, 2, 256, 64), gpu, unit_bytes=128)
+    assert count.dram_read_bytes == scratchpad.count(count.program).read_bytes
+
+
+@pytest.mark.parametrize("schedule", ["flash1", "flash2", "standard"])
+def test_hits_and_misses_are_accesses_tensor_by_tensor(schedule):
+    count = simulate(schedule, replace(SHAPE, batch=1, seq=512, kv_seq=512))
+    counted = scratchpad.count(count.program).by_tensor
+    for tensor, sectors in zip(count.program.tensors, count.sectors, strict=True):
+        read, fetched = sectors[0] * count.sector_bytes, sectors[1] * count.sector_bytes
+        assert read == counted[tensor.name]["read_bytes"]
+        assert 0 <= fetched <= read
+        assert count.by_tensor[tensor.name]["read_bytes"] == fetched
