@@ -7,7 +7,6 @@
 // - The next scores and these weights times V are computed while the next softmax is prepared, and
 //   the warpgroups take turns at starting products, so that softmax falls into products.
 // - Persistent: as many thread blocks as the GPU holds share out the row blocks, long ones first.
-#include "common.cuh"
 #include "hopper.cuh"
 
 constexpr int CONSUMERS = BR / 64;  // warpgroups that compute, of 64 rows each
@@ -17,12 +16,8 @@ constexpr int Q_BYTES = tile_bytes(BR, HEAD_DIM);
 constexpr int K_BYTES = tile_bytes(BC, HEAD_DIM);
 constexpr int V_BYTES = tile_bytes(BC, VALUE_DIM);
 constexpr int QKV_BYTES = Q_STAGES * Q_BYTES + STAGES * (K_BYTES + V_BYTES);
-constexpr int BARRIERS = 2 * (Q_STAGES + 2 * STAGES);
-static_assert(QKV_BYTES + 8 * BARRIERS + 4 * Q_STAGES <= SHARED_BYTES, "the launcher's memory");
 
-constexpr float LN_2 = 0.693147181f;
 constexpr float LARGEST_GROWTH = 8;  // of a row's largest score above m; both in base 2
-constexpr float LOWEST = -3.4e38f;   // m before any score: finite, so that −∞ − m stays −∞
 
 typedef float Scores[BC / 8][4];           // accumulators of wgmma, see hopper.cuh
 typedef float Output[VALUE_WIDTH / 8][4];
@@ -31,64 +26,19 @@ typedef unsigned Weights[BC / 16][4];      // P as operand A, 16 keys a step
 
 __device__ unsigned next_tile;  // tiles given out beyond the first of each thread block
 
-__device__ __forceinline__ int lane() { return threadIdx.x % 32; }
-
-__device__ __forceinline__ unsigned pack(float low, float high) {
-    unsigned x;
-    asm("cvt.rn." PTX_TYPE "x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
-    return x;
-}
-
-__device__ __forceinline__ float exp2_fast(float x) {
-    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
-    return x;
-}
-
 // ---- Shared memory and who waits for what -------------------------------------------------------
 
-extern __shared__ __align__(1024) unsigned char memory_of_block[];
-
-// LENGTH buffers for tiles of one tensor, each with a barrier "full" and one "empty". Both sides
-// name a tile by its number from the start of the thread block.
-template <int LENGTH, int TILE_BYTES, int TILES_AT, int BARRIERS_AT> struct Ring {
-    static __device__ __forceinline__ unsigned at(int place) {
-        return shared_address(memory_of_block) + place;
-    }
-    static __device__ __forceinline__ unsigned tile(unsigned number) {
-        return at(TILES_AT) + number % LENGTH * TILE_BYTES;
-    }
-    static __device__ __forceinline__ unsigned full(unsigned number) {
-        return at(BARRIERS_AT) + number % LENGTH * 8;
-    }
-    static __device__ __forceinline__ unsigned empty(unsigned number) {
-        return full(number) + 8 * LENGTH;
-    }
-    static __device__ __forceinline__ void wait_full(unsigned number) {
-        wait(full(number), number / LENGTH % 2);
-    }
-    static __device__ __forceinline__ void wait_empty(unsigned number) {
-        wait(empty(number), number / LENGTH % 2 ^ 1);
-    }
-    // This warp has read the tile.
-    static __device__ __forceinline__ void release(unsigned number) {
-        __syncwarp();
-        if (lane() == 0) arrive(empty(number));
-    }
-    static __device__ __forceinline__ void init() {
-        for (int i = 0; i < LENGTH; ++i) {
-            init_barrier(full(i), 1);
-            init_barrier(empty(i), 4 * CONSUMERS);
-        }
-    }
-};
-typedef Ring<Q_STAGES, Q_BYTES, 0, QKV_BYTES> QRing;
-typedef Ring<STAGES, K_BYTES, Q_STAGES * Q_BYTES, QKV_BYTES + 16 * Q_STAGES> KRing;
-typedef Ring<STAGES, V_BYTES, Q_STAGES * Q_BYTES + STAGES * K_BYTES,
-             QKV_BYTES + 16 * Q_STAGES + 16 * STAGES> VRing;
+constexpr int K_AT = Q_STAGES * Q_BYTES, V_AT = K_AT + STAGES * K_BYTES;
+constexpr int Q_BARRIERS_AT = QKV_BYTES, K_BARRIERS_AT = Q_BARRIERS_AT + 16 * Q_STAGES;
+constexpr int V_BARRIERS_AT = K_BARRIERS_AT + 16 * STAGES, END_AT = V_BARRIERS_AT + 16 * STAGES;
+typedef Ring<Q_STAGES, Q_BYTES, 0, Q_BARRIERS_AT, 4 * CONSUMERS> QRing;
+typedef Ring<STAGES, K_BYTES, K_AT, K_BARRIERS_AT, 4 * CONSUMERS> KRing;
+typedef Ring<STAGES, V_BYTES, V_AT, V_BARRIERS_AT, 4 * CONSUMERS> VRing;
+static_assert(END_AT + 4 * Q_STAGES <= SHARED_BYTES, "the launcher's memory");
 
 // Which tile of the grid a Q belongs to.
 __device__ __forceinline__ int* index_of(unsigned number) {
-    return reinterpret_cast<int*>(memory_of_block + QKV_BYTES + 8 * BARRIERS) + number % Q_STAGES;
+    return reinterpret_cast<int*>(shared_memory + END_AT) + number % Q_STAGES;
 }
 
 // What a tile of the grid works on. The last row blocks come first: with a causal mask they see the
@@ -186,15 +136,6 @@ __device__ __forceinline__ void hide_masked(Scores& s, const Mask& mask, int row
     }
 }
 
-__device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-__device__ __forceinline__ float quad_sum(float x) {
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
 // Moves m on to the largest score so far, and l with it, when some score of the warp is so far
 // above its row's m that weights would grow large; any m not far below the largest score gives the
 // same O and LSE. Then O must be multiplied by `factor` too.
@@ -240,13 +181,6 @@ __device__ __forceinline__ void pack_weights(Weights& p, const Scores& s) {
         for (int h = 0; h < 2; ++h) p[j / 2][j % 2 * 2 + h] = pack(s[j][2 * h], s[j][2 * h + 1]);
 }
 
-__device__ __forceinline__ void settle_weights(Weights& p) {
-#pragma unroll
-    for (int j = 0; j < BC / 16; ++j)
-#pragma unroll
-        for (int x = 0; x < 4; ++x) asm volatile("" : "+r"(p[j][x]) :: "memory");
-}
-
 __device__ __forceinline__ void scale_rows(Output& o, const Rows& factor) {
 #pragma unroll
     for (int j = 0; j < VALUE_WIDTH / 8; ++j)
@@ -256,51 +190,31 @@ __device__ __forceinline__ void scale_rows(Output& o, const Rows& factor) {
 
 // ---- Results ------------------------------------------------------------------------------------
 
-// Thread t of 4 gives x[i] to thread i and gets its x[t]: a 4 × 4 transposition.
-__device__ __forceinline__ void transpose_in_quad(unsigned (&x)[4]) {
-#pragma unroll
-    for (int far = 1; far < 4; far *= 2) {
-        bool high = lane() & far;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            if (i & far) continue;
-            unsigned other = __shfl_xor_sync(0xffffffffu, high ? x[i] : x[i + far], far);
-            (high ? x[i] : x[i + far]) = other;
-        }
-    }
-}
-
-// LSE of this warp's rows, from `first` on; `inverse` is what O is to be multiplied by.
-__device__ __forceinline__ void store_lse(Memory& memory, float* LSE, const Work& work, int first,
-                                          int n_q, const Rows& m, const Rows& l, Rows& inverse) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        float sum = quad_sum(l[h]), lse = m[h] * LN_2 + logf(sum);  // −∞ where no key was seen
-        inverse[h] = sum > 0.0f ? 1.0f / sum : 0.0f;
-        int row = first + 8 * h + lane() / 4;
-        if (lane() % 4 == 0 && row < n_q)
-            memory.store<TENSOR_LSE>(LSE + (long long)work.head * n_q + row,
-                                     __float_as_uint(lse));
-    }
-}
-
-// O of this warp's rows. The 4 threads of a row hold 2 columns in 8 each; they exchange them so
-// that each writes 16 bytes and all write whole sectors.
-__device__ __forceinline__ void store_output(Memory& memory, Element* O, const Work& work,
-                                             int first, int n_q, const Output& o) {
+// O / l and LSE of this warp's rows, from `first` on. The 4 threads of a row hold 2 columns in 8
+// each; they exchange them so that each writes 16 bytes and all write whole sectors.
+__device__ __forceinline__ void store_results(Memory& memory, Element* O, float* LSE,
+                                              const Work& work, int first, int n_q,
+                                              const Output& o, const Rows& m, const Rows& l) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         int row = first + 8 * h + lane() / 4;
-        Element* to = O + ((long long)work.head * n_q + row) * VALUE_DIM + lane() % 4 * 8;
+        long long at = (long long)work.head * n_q + row;
+        float sum = quad_sum(l[h]), inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
 #pragma unroll
         for (int j = 0; j < VALUE_WIDTH / 8; j += 4) {
             unsigned x[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) x[i] = pack(o[j + i][2 * h], o[j + i][2 * h + 1]);
+            for (int i = 0; i < 4; ++i)
+                x[i] = pack(o[j + i][2 * h] * inverse, o[j + i][2 * h + 1] * inverse);
             transpose_in_quad(x);
-            if (row < n_q && 8 * (j + lane() % 4) < VALUE_DIM)
-                memory.store<TENSOR_O>(to + 8 * j, make_uint4(x[0], x[1], x[2], x[3]));
+            int column = 8 * (j + lane() % 4);
+            if (row < n_q && column < VALUE_DIM)
+                memory.store<TENSOR_O>(O + at * VALUE_DIM + column,
+                                       make_uint4(x[0], x[1], x[2], x[3]));
         }
+        float lse = m[h] * LN_2 + logf(sum);  // −∞ where no key was seen
+        if (lane() % 4 == 0 && row < n_q)
+            memory.store<TENSOR_LSE>(LSE + at, __float_as_uint(lse));
     }
 }
 
@@ -333,12 +247,11 @@ struct Consumer {
         return work.r0 + (int(threadIdx.x) / 32 - 4) * 16;
     }
 
-    // Waits for the next tile that sees any key. False when there is none.
+    // Waits for the next tile whose rows see any key. False when there is none.
     __device__ __forceinline__ bool take(Work& work) {
         for (;; ++query) {
             QRing::wait_full(query);
-            // The compiler shall know that all threads read the same.
-            int index = __shfl_sync(0xffffffffu, *(volatile int*)index_of(query), 0);
+            int index = uniform(*(volatile int*)index_of(query));
             if (index >= p.tiles()) return false;
             work = Work(p, index);
             if (work.c0 < work.end) return true;
@@ -361,77 +274,51 @@ struct Consumer {
         if (c < p.mask.lo(last) || c + BC > p.mask.hi(first))
             hide_masked(s, p.mask, first + lane() / 4, c + lane() % 4 * 2);
     }
-
-    // The tile's last weights are there: LSE goes out, m and l start again, and O is to be
-    // multiplied by `factor`.
-    __device__ __forceinline__ void end_rows(const Work& work, Rows& m, Rows& l, Rows& factor) {
-        store_lse(memory, LSE, work, first_row(work), p.n_q, m, l, factor);
-        m[0] = m[1] = LOWEST, l[0] = l[1] = 0;
-    }
-
-    __device__ __forceinline__ void end_output(const Work& work, Output& o) {
-        store_output(memory, O, work, first_row(work), p.n_q, o);
-        memset(o, 0, sizeof(Output));
-    }
 };
 
-// The column blocks of all tiles, one after the other. While the weights of one block are computed,
-// those of the block before are multiplied by V; the scores of the block after, be it the next
-// tile's first, are started as soon as the weights are there. The warpgroups take turns at starting
-// products, so that the softmax of one falls into the products of another.
-__device__ __forceinline__ void consume(Consumer& me) {
-    Work work;
-    if (!me.take(work)) return;
+// All column blocks of a tile. A block's scores and the weights of the block before times V are
+// started together; then the scores become weights. The warpgroups take turns at starting products,
+// so that the softmax of one falls into the products of another.
+__device__ __forceinline__ void attend(Consumer& me, const Work& work) {
     Scores s;
     Weights p;
     Output o = {};
-    Rows m = {LOWEST, LOWEST}, l = {}, factor, growth;
-    int c = work.c0;
+    Rows m = {LOWEST, LOWEST}, l = {}, factor;
     KRing::wait_full(me.block);
     me.start_block(s);
     wait_for_products<0>();
-    me.finish_block(s, work, c);
-    follow_max(s, m, l, growth, me.scale);
+    me.finish_block(s, work, work.c0);
+    follow_max(s, m, l, factor, me.scale);
     weigh(s, m, l, me.scale);
     pack_weights(p, s);
 #pragma unroll 1
-    for (;;) {
-        Work next = work;
-        bool ends = (c += BC) >= work.end;
-        if (ends) {
-            me.end_rows(work, m, l, factor);
-            if (!me.take(next)) break;
-            c = next.c0;
-        }
+    for (int c = work.c0 + BC; c < work.end; c += BC) {
         KRing::wait_full(me.block);
         if (CONSUMERS > 1) wait_for_turn(1 + me.group);
-        settle(s), settle(o), settle_weights(p);
+        settle(s), settle(o), settle(p);
         me.start_block(s);
         VRing::wait_full(me.block - 1);
         start_products();
         start_values(o, p, VRing::tile(me.block - 1));
         if (CONSUMERS > 1) give_turn(1 + (me.group + 1) % CONSUMERS);
         wait_for_products<1>();
-        me.finish_block(s, next, c);
-        bool grew = follow_max(s, m, l, growth, me.scale);
-        if (!ends) factor[0] = growth[0], factor[1] = growth[1];
+        me.finish_block(s, work, c);
+        bool grew = follow_max(s, m, l, factor, me.scale);
         weigh(s, m, l, me.scale);
         wait_for_products<0>();
-        settle(s), settle(o), settle_weights(p);
+        settle(s), settle(o), settle(p);
         VRing::release(me.block - 2);
         pack_weights(p, s);
-        if (ends || grew) scale_rows(o, factor);
-        if (ends) me.end_output(work, o);
-        work = next;
+        if (grew) scale_rows(o, factor);
     }
     VRing::wait_full(me.block - 1);
-    settle(o), settle_weights(p);
+    settle(o), settle(p);
     start_products();
     start_values(o, p, VRing::tile(me.block - 1));
     wait_for_products<0>();
     settle(o);
-    scale_rows(o, factor);
-    me.end_output(work, o);
+    VRing::release(me.block - 1);
+    store_results(me.memory, me.O, me.LSE, work, me.first_row(work), me.p.n_q, o, m, l);
 }
 
 // ---- The kernel ---------------------------------------------------------------------------------
@@ -454,10 +341,11 @@ hbmeter_flash2_wgmma(const __grid_constant__ TensorMap Q, const __grid_constant_
         __syncwarp();
     } else {
         if (CONSUMERS > 1) take_registers<CONSUMER_REGISTERS>();
-        int warpgroup = threadIdx.x / 128 - 1;
+        int warpgroup = uniform(threadIdx.x / 128) - 1;
         if (CONSUMERS > 1 && warpgroup == CONSUMERS - 1) give_turn(1);
         Consumer me = {memory, problem, O, LSE, scale / LN_2, warpgroup};
-        consume(me);
+#pragma unroll 1
+        for (Work work; me.take(work);) attend(me, work);
     }
     FINISH(memory);
 }

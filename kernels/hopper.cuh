@@ -3,13 +3,15 @@
 // Tiles in shared memory are chunks of 64 columns (128 bytes) by all rows, with the 128-byte
 // swizzle that TMA writes and wgmma reads: every chunk starts at a multiple of 1,024 bytes.
 #pragma once
-#include "memory.cuh"
+#include "mma.cuh"
 
 constexpr int CHUNK = 64;        // columns
 constexpr int ROW_BYTES = 128;   // of a chunk
 constexpr int SWIZZLE_ROWS = 8;  // after which the swizzle repeats
 
 struct alignas(64) TensorMap { unsigned char bytes[128]; };  // CUtensorMap
+
+extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 __device__ __forceinline__ unsigned shared_address(const void* p) {
     return (unsigned)__cvta_generic_to_shared(p);
@@ -52,6 +54,37 @@ __device__ __forceinline__ void wait(unsigned barrier, unsigned parity) {
     } while (!over);
 }
 
+// LENGTH buffers for tiles of one tensor, each with a barrier "full" and one "empty". Producer and
+// READERS warps name a tile by its number from the start of the thread block.
+template <int LENGTH, int TILE_BYTES, int TILES_AT, int BARRIERS_AT, int READERS> struct Ring {
+    static __device__ __forceinline__ unsigned tile(unsigned number) {
+        return shared_address(shared_memory + TILES_AT) + number % LENGTH * TILE_BYTES;
+    }
+    static __device__ __forceinline__ unsigned full(unsigned number) {
+        return shared_address(shared_memory + BARRIERS_AT) + number % LENGTH * 8;
+    }
+    static __device__ __forceinline__ unsigned empty(unsigned number) {
+        return full(number) + LENGTH * 8;
+    }
+    static __device__ __forceinline__ void wait_full(unsigned number) {
+        wait(full(number), number / LENGTH % 2);
+    }
+    static __device__ __forceinline__ void wait_empty(unsigned number) {
+        wait(empty(number), number / LENGTH % 2 ^ 1);
+    }
+    // This warp has read the tile.
+    static __device__ __forceinline__ void release(unsigned number) {
+        __syncwarp();
+        if (lane() == 0) arrive(empty(number));
+    }
+    static __device__ __forceinline__ void init() {
+        for (int i = 0; i < LENGTH; ++i) {
+            init_barrier(full(i), 1);
+            init_barrier(empty(i), READERS);
+        }
+    }
+};
+
 // ---- Warpgroups -------------------------------------------------------------------------------
 
 template <int REGISTERS> __device__ __forceinline__ void give_back_registers() {
@@ -92,23 +125,21 @@ __device__ __forceinline__ void copy_tile(Memory& memory, unsigned tile, const T
                         "r"(row), "r"(head), "r"(barrier) : "memory");
 }
 
+// A number that is the same in all threads of a warp, in a form that tells the compiler so.
+__device__ __forceinline__ unsigned uniform(unsigned x) { return __shfl_sync(0xffffffffu, x, 0); }
+
 // ---- wgmma --------------------------------------------------------------------------------------
 //
 // 64 × N fp32 accumulators d[N / 8][4] of a warpgroup: a thread of warp w holds rows 16·w + lane/4
 // (d[·][0], d[·][1]) and + 8, columns 8·j + lane%4·2 and + 1.
 
-#ifdef FP16
-#define PTX_TYPE "f16"
-#else
-#define PTX_TYPE "bf16"
-#endif
-
 // A tile as an operand. Along the columns (K of the product) chunks follow each other; operand B
-// with its N along the columns (transposed) steps from chunk to chunk by `chunk_bytes`. The
-// compiler is kept from deriving descriptors before a loop: there are more than registers.
+// with its N along the columns (transposed) steps from chunk to chunk by `chunk_bytes`. By
+// uniform() the compiler derives the descriptors of a product in uniform registers, and where they
+// are used: there are too many to keep.
 __device__ __forceinline__ unsigned long long descriptor(unsigned tile, int chunk_bytes) {
     constexpr unsigned SWIZZLE_128 = 1u << 30;
-    asm volatile("" : "+r"(tile));
+    tile = uniform(tile);
     unsigned low = (tile >> 4) | (unsigned)chunk_bytes >> 4 << 16;
     unsigned high = SWIZZLE_ROWS * ROW_BYTES >> 4 | SWIZZLE_128;
     return (unsigned long long)high << 32 | low;
@@ -125,12 +156,18 @@ __device__ __forceinline__ void start_products() {
 __device__ __forceinline__ void commit_products() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Keeps the compiler from touching accumulators before this point.
+// Keeps the compiler from touching accumulators, or operand A, before this point.
 template <int GROUPS> __device__ __forceinline__ void settle(float (&d)[GROUPS][4]) {
 #pragma unroll
     for (int j = 0; j < GROUPS; ++j)
 #pragma unroll
         for (int x = 0; x < 4; ++x) asm volatile("" : "+f"(d[j][x]) :: "memory");
+}
+template <int STEPS> __device__ __forceinline__ void settle(unsigned (&a)[STEPS][4]) {
+#pragma unroll
+    for (int j = 0; j < STEPS; ++j)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) asm volatile("" : "+r"(a[j][x]) :: "memory");
 }
 // Waits until at most PENDING committed groups are unfinished.
 template <int PENDING> __device__ __forceinline__ void wait_for_products() {
@@ -210,3 +247,17 @@ WGMMA(208, 104, 105, 106, 107, 108)
 WGMMA(224, 112, 113, 114, 115, 116)
 WGMMA(240, 120, 121, 122, 123, 124)
 WGMMA(256, 128, 129, 130, 131, 132)
+
+// Thread t of 4 gives x[i] to thread i and gets its x[t]: a 4 × 4 transposition.
+__device__ __forceinline__ void transpose_in_quad(unsigned (&x)[4]) {
+#pragma unroll
+    for (int far = 1; far < 4; far *= 2) {
+        bool high = lane() & far;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (i & far) continue;
+            unsigned other = __shfl_xor_sync(0xffffffffu, high ? x[i] : x[i + far], far);
+            (high ? x[i] : x[i + far]) = other;
+        }
+    }
+}

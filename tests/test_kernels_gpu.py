@@ -148,6 +148,26 @@ def test_more_than_48_kib_of_shared_memory_is_granted(cupy, name):
         check(cupy, kernel, problem, tiles)
 
 
+def test_a_persistent_kernel_shares_out_all_tiles_at_every_launch(cupy):
+    kernel = kernels.get("flash2_wgmma")
+    problem = Attention(batch=2, heads=80, seq=300, kv_seq=260, head_dim=64, mask="causal")
+    tiles = kernel.tile_choices(problem)[0]
+    if not granted(kernel, problem, tiles):
+        pytest.skip("this GPU has no wgmma")
+    inputs = runner.random_inputs(problem)
+    wanted = runner.reference(problem, *inputs)
+    prepared = runner.Prepared(kernel, problem, tiles, *inputs, "head", False, None)
+    multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
+    blocks = prepared.functions[0][1].grid
+    assert blocks < kernel.launches(problem, tiles)[0].grid and blocks % multiprocessors == 0
+    for _ in range(3):
+        outputs = {name: prepared.tensors[name] for name in kernel.outputs}
+        for output in outputs.values():
+            output.fill(np.nan)
+        prepared.launch()
+        assert_exact(cupy, problem, outputs, wanted)
+
+
 @pytest.mark.parametrize("name", kernels.names())
 def test_the_driver_agrees_with_the_compiler(cupy, name):
     kernel, tiles = kernels.get(name), Tiles(64, 64)
