@@ -91,6 +91,7 @@ def _candidate(found: Exploration, candidate) -> dict:
         "br": tiles.br, "bc": tiles.bc, "stages": tiles.stages, "why_not": candidate.why_not,
         "smem_bytes": need.smem_bytes, "registers_per_thread": need.registers_per_thread,
         "blocks_per_sm": candidate.occupancy.blocks_per_sm, "sm_bytes": candidate.sm_bytes,
+        "predicted_s": candidate.prediction and candidate.prediction.seconds,
         "marks": ", ".join(name for name, marked in found.marks.items() if marked == tiles),
     }
 

@@ -1,10 +1,12 @@
 """Does a sweep refuse what it cannot run, say what traffic says, and compute each point once?"""
 
 import json
+import re
 from pathlib import Path
 
 import hbmeter.experiments
 import pytest
+from hbmeter.experiments.commands import sweep as command
 from hbmeter.hwprofiles import FOLDER, load
 from hbmeter.simulator import Attention, Tiles, jit, traffic
 from hbmeter.simulator.errors import InputError
@@ -136,6 +138,7 @@ def test_passes_splits_and_times_are_those_of_a_point(tmp_path):
 def test_every_field_of_a_problem_can_be_swept():
     assert {name for _, name in points._SHAPE} < set(spec.AXES)
     assert set(spec.AXES) < set(points.INPUTS)
+    assert set(spec.AXES) <= set(re.findall(r"\w+", command.__doc__))  # and stands in the help
 
 
 # ---- Each point once ----

@@ -86,6 +86,21 @@ def test_processes_that_always_die_are_told_in_a_line(tmp_path, monkeypatch):
         swept(MANY, tmp_path, jobs=2)
 
 
+class _OtherCode:
+    """An executor whose workers have another version of hbmeter."""
+
+    def submit(self, *task):
+        future = Future()
+        future.set_result(("0123456789abcdef", []))
+        return future
+
+
+def test_workers_with_other_code_are_refused(tmp_path):
+    with pytest.raises(InputError, match="a worker runs other code"):
+        swept(MANY, tmp_path, executor=_OtherCode())
+    assert table.rows(tmp_path) == []
+
+
 def command(*argv) -> list[str]:
     return [sys.executable, "-m", "hbmeter.experiments.cli", *map(str, argv)]
 

@@ -4,7 +4,7 @@
   hbmeter sweep block_sizes.yaml --out sweep --dask local:4
   hbmeter sweep block_sizes.yaml --out sweep --dask tcp://10.0.0.7:8786
 
-A spec; each key takes a value or a list of values, with the command line's names and defaults:
+A spec, where each key takes a value or a list of values:
 
   common: {gpu: h200, engine: scratchpad}
   grid:
@@ -14,6 +14,10 @@ A spec; each key takes a value or a list of values, with the command line's name
     br: [64, 128, choose]          # choose, or no key: the tool's choice
   points:                          # one by one, or small grids
     - {schedule: standard, seq: 4096}
+
+Keys, with the command line's defaults: gpu schedule batch heads kv_heads seq kv_seq head_dim
+value_dim shared_kv dtype mask pass br bc stages splits page order blocks_per_sm engine, and times
+(true: predict times too, ten times slower than counting).
 
 Rows go to DIR/sweep.sqlite about once a second. Stopped at any moment, the same command goes on
 where it was. A point is computed once, for this spec and for later ones; with other code of the

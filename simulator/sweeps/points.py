@@ -4,6 +4,7 @@ import hashlib
 import json
 from dataclasses import fields
 from functools import lru_cache
+from operator import itemgetter
 
 from .. import blocks, jit, schedules
 from ..errors import InputError
@@ -15,6 +16,7 @@ from .spec import SHAPE_FIELDS, TILES
 _SHAPE = tuple((f.name, SHAPE_FIELDS.get(f.name, f.name)) for f in fields(Attention))
 _LAUNCH = (*TILES, "order", "blocks_per_sm", "engine", "times")
 INPUTS = ("gpu", "schedule", *(name for _, name in _SHAPE), *_LAUNCH, "code", "profile")
+_shape_of, _launch_of = itemgetter(*(name for _, name in _SHAPE)), itemgetter(*_LAUNCH)
 _LEFT_TO_US = ("br", "bc", "blocks_per_sm")  # chosen by the tool when absent
 _UNPREFIXED = ("problem", "tiles", "time")  # parts of a point whose names say enough
 _PARTS = ("l2", "dram")  # None, and then without a cell, where not computed
@@ -29,9 +31,8 @@ def profile_hash(profile) -> str:
 def key(values: dict, profile: str) -> str:
     """The point's name: 32 hexadecimal digits of its values (defaults filled in), the hash of its
     GPU's profile, and the version of the code that computes it."""
-    shape = _shape(values["schedule"], tuple(values[name] for _, name in _SHAPE))
-    point = [jit.CODE_VERSION, profile, values["schedule"], *shape,
-             *(values[name] for name in _LAUNCH)]
+    shape = _shape(values["schedule"], _shape_of(values))
+    point = [jit.CODE_VERSION, profile, values["schedule"], *shape, *_launch_of(values)]
     return hashlib.blake2b(json.dumps(point).encode(), digest_size=16).hexdigest()
 
 
@@ -74,7 +75,7 @@ def row(values: dict, profile_name: str, gpu) -> dict:
               "chosen": " ".join(name for name in _LEFT_TO_US if values[name] is None),
               "why_not": None}
     try:
-        problem = _problem(values["schedule"], tuple(values[name] for _, name in _SHAPE))
+        problem = _problem(values["schedule"], _shape_of(values))
         inputs |= describe(problem)
         found = traffic(
             values["schedule"], problem, gpu, _tiles(values, problem, profile_name, gpu),
@@ -83,6 +84,8 @@ def row(values: dict, profile_name: str, gpu) -> dict:
         )
     except InputError as error:
         return inputs | {"why_not": str(error)}
+    except MemoryError as error:
+        raise MemoryError(f"{error} (at the point {json.dumps(values)})") from error
     except Exception as error:
         error.add_note(f"at the point {json.dumps(values)}")
         raise
