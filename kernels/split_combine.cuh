@@ -67,7 +67,7 @@ __device__ __forceinline__ void combine_row(Memory& memory, const float* O_part,
         m = top;
         l = l * factor + weight;
         sum.scale(factor);
-#pragma unroll 4
+#pragma unroll 8
         for (int split = 0; split < count; ++split)
             sum.add(memory, O_part + (first + split) * VALUE_DIM,
                     __shfl_sync(0xffffffffu, weight, split));
@@ -77,7 +77,7 @@ __device__ __forceinline__ void combine_row(Memory& memory, const float* O_part,
     sum.store(memory, O);
 }
 
-extern "C" __global__ void __launch_bounds__(COMBINE_THREADS)
+extern "C" __global__ void __launch_bounds__(COMBINE_THREADS, 1)
 hbmeter_split_kv_combine(const float* O_part, const float* LSE_part, Element* O, int heads,
                          int n_rows, int head_fastest, int splits COUNTERS) {
     int blocks = (n_rows + COMBINE_ROWS - 1) / COMBINE_ROWS;

@@ -2,13 +2,15 @@
 
 The model, stated and not fitted to any kernel:
 
-- Thread blocks run in waves of SMs × blocks per SM. A wave takes as long as the slowest of these:
+- Thread blocks run in waves of SMs × blocks per SM. A wave begins with the DRAM latency and takes
+  as long as the slowest of these:
   - latency: a block has the loads of its stages on their way and gets them after the DRAM latency
     (Little's law; with one stage its loads take turns), and the operations of a column block wait
     for each other: each for one pipeline (the latency of shared memory stands for it), a product
     for two (its operands, then the multiplier) for each 16 of the depth it sums over;
   - the port from L2 into an SM, shared by its blocks;
-  - DRAM, which reads every input once, at the rate measured for reads where the profile has it;
+  - DRAM, which reads every input once, at the rate measured for reads where the profile has it,
+    and serves the SMs evenly: those that hold a block more than others end later, alone;
   - the products, padded to whole tiles, at the dtype's peak, shared by the blocks of an SM.
 - Several splits add the combine phase: a launch, two L2 latencies (statistics, then parts), and
   the parts through the ports of the SMs that its blocks fill.
@@ -34,6 +36,7 @@ PIPELINE_CYCLES = 29.0  # shared memory, where a profile has no latency: A100 an
 LAUNCH_GAP_S = 1.3e-6  # from one kernel to the next, where a profile has none: an H200's
 MMA_DEPTH = 16  # that one tensor-core instruction sums over
 TOLD_APART = 0.05  # predictions nearer than this share are taken as equal
+NEARLY_ALL = 0.9  # of the SMs
 
 
 @dataclass(frozen=True)
@@ -152,13 +155,16 @@ class SplitPoint:
         rates, gpu, problem = self.rates, self.candidate.gpu, self.program.problem
         loaded = int(self.candidate.count.phase_bytes[0, :, 0].sum())
         from_dram = min(loaded, problem.compulsory_read_bytes)
-        bytes_a_block = loaded / self.blocks
-        beside = -(-resident // gpu.sm_count)  # blocks of one SM
-        share = resident / self.blocks
+        bytes_a_block, alone_s = loaded / self.blocks, self._block_alone_s(loaded / self.blocks)
+        beside = -(-resident // gpu.sm_count)  # blocks of the SMs that hold most
+        fullest = resident - (beside - 1) * gpu.sm_count  # how many SMs these are
+        rest = min(rates.dram_bytes_per_s, fullest * rates.port_bytes_per_s,
+                   fullest * beside * bytes_a_block / alone_s)
+        evenly = (beside - 1) * gpu.sm_count / rates.dram_bytes_per_s
         parts = {
-            "latency": self._block_alone_s(bytes_a_block),
+            "latency": alone_s,
             "SM port": rates.hbm_latency_s + bytes_a_block * beside / rates.port_bytes_per_s,
-            "DRAM": from_dram * share / rates.dram_bytes_per_s,
+            "DRAM": rates.hbm_latency_s + from_dram / self.blocks * (evenly + fullest / rest),
         }
         if rates.matmul_flops_per_s is not None:
             flops = problem.forward_flops / self.blocks * _padding(self.program)
@@ -234,10 +240,10 @@ def every(schedule: str, problem: Attention, gpu, tiles: Tiles,
 
 def best(points: tuple[SplitPoint, ...]) -> SplitPoint:
     """The fastest as predicted; of those that the model does not tell apart, the fewest splits
-    that fill every SM, else the most that there are."""
+    that fill nearly every SM, else the most that there are."""
     fastest = min(point.predicted_s for point in points)
     alike = [p for p in points if p.predicted_s <= fastest * (1 + TOLD_APART)]
-    full = [p for p in alike if p.blocks >= p.candidate.gpu.sm_count]
+    full = [p for p in alike if p.blocks >= NEARLY_ALL * p.candidate.gpu.sm_count]
     return min(full, key=lambda p: p.splits) if full else max(alike, key=lambda p: p.splits)
 
 

@@ -8,7 +8,7 @@ Fewer thread blocks than SMs leave the GPU idle; more splits write and read more
 counted: bytes over the SM boundary, partial results of both phases among them.
 predicted: time, by latency, port, DRAM and product rates of the profile, in waves of thread
 blocks; nothing is fitted to a kernel. Predictions within 5% are not told apart: of these the best
-is the fewest splits that fill every SM.
+is the fewest splits that fill nearly every SM.
 """
 
 

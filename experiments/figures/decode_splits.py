@@ -118,7 +118,7 @@ def notes(table) -> list[str]:
     """Shape and kinds of numbers."""
     found = [f"split_kv on {table[0]['gpu']}: one query against 8,192 keys, 32 query and 8 KV "
              "heads, d 128, fp16. Predicted by hbmeter splits, which says how; the star is the "
-             "fewest splits that fill every SM among those within 5% of the fastest."]
+             "fewest splits that fill nearly every SM among those within 5% of the fastest."]
     if any(row["measured_s"] for row in table):
         found.append("Measured by hbmeter decode: medians of CUDA graphs, clocks left alone.")
     return found
