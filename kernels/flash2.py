@@ -23,7 +23,7 @@ class Flash2(Kernel):
         element = problem.dtype_bytes
         scores = fma_scores(tiles.br, tiles.bc, problem.head_dim, element)
         output = fma_output(tiles.br, problem.value_dim, tiles.bc, element, 4)
-        return (fma(scores, output, tiles.bc),)
+        return (fma(scores, output, tiles.bc, element_bytes=element),)
 
     def launches(self, problem, tiles, order="row"):
         grid = problem.head_count * ceil_div(problem.seq, tiles.br)

@@ -13,6 +13,8 @@ from .program import Space
 
 WARP = 32
 WAVEFRONT_BYTES = 128  # what shared memory moves in a clock
+CONVERTING_PACE = 0.52  # younger_pace of FMA kernels that convert, of mma.sync with 32 rows a warp,
+WIDE_WARPS_PACE, NARROW_WARPS_PACE = 0.78, 0.98  # and with 16; H200
 WIDE_LOAD_WAVEFRONTS = 4  # of a warp's 16-byte loads, broadcast or not: a quarter warp each
 
 
@@ -45,6 +47,8 @@ class Execution:
     ``prefetch`` is what runs between a load and its use: "none" (serial: a block then loads
     ``in_flight_bytes`` at a time), a "product" of the same trip, or a whole "trip"
     (double-buffered).
+    ``younger_pace``: how fast a thread block runs beside the next older one on its SM, whose warps
+    are served first; read off the starts and ends of thread blocks on an H200.
     """
 
     multiplier: str
@@ -59,6 +63,7 @@ class Execution:
     instructions_per_byte: float = 0.25  # of loads and stores; half of them slow
     multicast: int = 1  # thread blocks that share what one of them loads
     spill_bytes: int = 0  # of a thread and trip, stored and loaded
+    younger_pace: float = 1.0
 
     @property
     def warps(self) -> int:
@@ -93,7 +98,8 @@ def fma_output(rows: int, width: int, depth: int, element_bytes: int, weight_byt
                 waits=depth / 4)
 
 
-def fma(scores: Cost | None, output: Cost | None, columns: int, threads: int = 256) -> Execution:
+def fma(scores: Cost | None, output: Cost | None, columns: int, threads: int = 256, *,
+        element_bytes: int = 4) -> Execution:
     """Products on FMA units by 16 × 16 threads; a warp loads, converts and multiplies in turn.
 
     16 threads share a row of ``columns`` scores: maxima and sums go over them in 4 shuffles.
@@ -112,6 +118,7 @@ def fma(scores: Cost | None, output: Cost | None, columns: int, threads: int = 2
             "div_rows": Cost(1), "maximum": row, "add": row, "log": row,
         },
         in_flight_bytes=4 * 16 * threads, instructions_per_byte=25 / 16,
+        younger_pace=1.0 if element_bytes == 4 else CONVERTING_PACE,
     )
 
 
@@ -161,6 +168,7 @@ def mma_sync(rows_of_warp: int, columns: int, threads: int, *, stages: int) -> E
                     "maximum": Cost(slow=100 * WARP / rows_of_warp, chain=100)},
         strips=rows_of_warp // 16, operands_ahead=True, masks_edges=True, 
         prefetch="trip" if stages > 1 else "product",
+        younger_pace=WIDE_WARPS_PACE if rows_of_warp > 16 else NARROW_WARPS_PACE,
     )
 
 
@@ -203,7 +211,7 @@ def generic(program, gpu) -> tuple[Execution, ...]:
             element = problem.dtype_bytes
             found.append(fma(fma_scores(tiles.br, tiles.bc, problem.head_dim, element),
                              fma_output(tiles.br, problem.value_dim, tiles.bc, element, 4),
-                             tiles.bc))
+                             tiles.bc, element_bytes=element))
     return tuple(found)
 
 

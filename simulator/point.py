@@ -72,21 +72,24 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
         "time": {"bound_s": bound.bound_s, "limiter": bound.limiter, "predicted_s": None,
                  "predicted_limiter": None},
     }
+    kernel = generic(program, gpu)
     if times and covers(program):
-        kernel = generic(program, gpu)
         residents = asked or [max(m, 1) for m in estimate_residents(program, gpu, kernel)]
         found = predict(program, gpu, kernel, blocks_per_sm=residents, order=order)
         result["time"] |= {"predicted_s": found.seconds, "predicted_limiter": found.limiter}
     if engine != "scratchpad":
-        result |= _beyond_l2(program, gpu, blocks_per_sm, order, engine, on_progress)
+        result |= _beyond_l2(program, gpu, kernel, blocks_per_sm, order, engine, on_progress)
     return result
 
 
-def _beyond_l2(program, gpu, blocks_per_sm: int, order: str, engine: str, on_progress) -> dict:
+def _beyond_l2(program, gpu, kernel, blocks_per_sm: int, order: str, engine: str,
+               on_progress) -> dict:
     from .engines import l2
 
     unit_bytes = gpu.l2.line_bytes if engine == "l2-line" else l2.UNIT_BYTES
     count = l2.simulate(program, gpu, blocks_per_sm=blocks_per_sm, order=order,
+                        prefetch=[execution.prefetch for execution in kernel],
+                        younger_pace=[execution.younger_pace for execution in kernel],
                         unit_bytes=unit_bytes, skip_repeats=engine == "l2",
                         on_progress=on_progress)
     return {

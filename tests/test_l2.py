@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hbmeter.experiments import calibrate
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import schedules
 from hbmeter.simulator.engines import l2, l2_cache, scratchpad
@@ -78,12 +79,15 @@ def test_tensors_add_up_to_the_totals(schedule):
     assert sum(t["write_bytes"] for t in by_tensor) == count.dram_write_bytes
 
 
-@pytest.mark.parametrize("partitions", [1, 2])
-@pytest.mark.parametrize("schedule", ("flash1", "flash2"))
-def test_units_of_lines_count_as_single_lines(schedule, partitions):
-    """Tiles of whole units: the same counts, but for the rank at which a line's fellows enter."""
-    gpu, problem = gpu_with(4 << 20, partitions), Attention(1, 8, 1024, 64)
-    coarse, exact = (simulate(schedule, problem, gpu, Tiles(64, 64), unit_bytes=size)
+@pytest.mark.parametrize("schedule, order, partitions, mebibytes", [
+    ("flash1", "row", 1, 3), ("flash1", "row", 2, 2), ("flash2", "head", 1, 1),
+    ("flash2", "head", 2, 1), ("flash2", "row", 2, 1), ("standard", "row", 2, 2),
+])
+def test_units_of_lines_count_as_single_lines(schedule, order, partitions, mebibytes):
+    """Tiles of whole units: the same counts, but for the rank at which a line's fellows enter, and
+    for m and l, whose tiles share units (3% where flash1's O just fits)."""
+    gpu, problem = gpu_with(mebibytes << 20, partitions), Attention(1, 8, 1024, 64)
+    coarse, exact = (simulate(schedule, problem, gpu, Tiles(64, 64), order=order, unit_bytes=size)
                      for size in (l2_cache.UNIT_BYTES, 128))
     assert coarse.dram_read_bytes == pytest.approx(exact.dram_read_bytes, rel=0.02)
     assert coarse.sectors_read == exact.sectors_read
@@ -110,15 +114,21 @@ def test_head_order_reads_more_than_row_order_when_k_and_v_outgrow_the_cache():
 def dictionary_lru(accesses, n_sets):
     """Units read, written or added to one after the other: (sectors fetched, written back).
 
-    One partition, write-back without fetch, no limit on dirty ways."""
+    One partition, write-back without fetch, no limit on dirty ways. The oldest unit leaves; when
+    dirty, it is written back and the oldest clean one of the older half leaves, if there is one."""
     sets = [OrderedDict() for _ in range(n_sets)]
     fetched = written_back = 0
     for unit, mask, how in accesses:
         ways = sets[unit % n_sets]
         valid, dirty = ways.pop(unit, (0, 0))
         if not valid and len(ways) == l2_cache.WAYS:
-            _, (_, leaving) = ways.popitem(last=False)
-            written_back += leaving.bit_count()
+            oldest, *others = list(ways)[:l2_cache.WAYS // 2]
+            leaves, (held, leaving) = oldest, ways[oldest]
+            if leaving:
+                written_back += leaving.bit_count()
+                ways[oldest] = (held, 0)
+                leaves = next((other for other in others if not ways[other][1]), oldest)
+            del ways[leaves]
         if how != "read":
             dirty |= mask
         if how != "write":
@@ -134,6 +144,20 @@ access = st.tuples(st.integers(0, 200), st.integers(1, 15),
 @settings(max_examples=60, deadline=None)
 @given(st.lists(access, max_size=400), st.integers(1, 5))
 def test_the_cache_is_a_dictionary_lru(accesses, n_sets):
+    assert replay(accesses, n_sets) == dictionary_lru(accesses, n_sets)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_cache_is_a_dictionary_lru_over_thousands_of_accesses(seed):
+    random = np.random.default_rng(seed)
+    hows = random.choice(["read", "write", "add"], 4000, p=[0.7, 0.2, 0.1])
+    units, masks = random.integers(0, 100, 4000), random.integers(1, 16, 4000)
+    accesses = [(int(u), int(m), str(how)) for u, m, how in zip(units, masks, hows, strict=True)]
+    assert replay(accesses, 3) == dictionary_lru(accesses, 3)
+
+
+def replay(accesses, n_sets):
+    """The same, by the cache."""
     cache = l2_cache.empty_cache(n_sets * l2_cache.WAYS * 128, 1, 128, n_sets * 16 * 128)
     assert cache.shape[1] == n_sets
     fetched = written_back = 0
@@ -149,7 +173,7 @@ def test_the_cache_is_a_dictionary_lru(accesses, n_sets):
             answer = l2_cache.read_unit(cache, unit, 0, np.uint64(mask), 32)
             fetched += int(answer[0]).bit_count()
             written_back += int(answer[2]).bit_count() + int(answer[4]).bit_count()
-    assert (fetched, written_back) == dictionary_lru(accesses, n_sets)
+    return fetched, written_back
 
 
 def test_an_add_is_made_at_the_home_and_far_copies_are_stale_then():
@@ -175,15 +199,83 @@ def test_no_more_ways_are_dirty_than_may_be():
         assert l2_cache.read_unit(cache, unit, 0, np.uint64(15), 32)[0] == 0
 
 
+@pytest.mark.parametrize("unit_bytes", [128, l2_cache.UNIT_BYTES])
+def test_a_page_goes_to_every_set_of_an_h200_once_and_to_some_twice(unit_bytes):
+    n_sets = H200.l2.size_bytes // (2 * l2_cache.WAYS * unit_bytes)
+    per_home = l2_cache.HOME_BYTES // unit_bytes
+    units = l2_cache.PAGE_BYTES // unit_bytes
+    for page in (0, 5):
+        first = page * units
+        sets = [l2_cache.set_of(first + unit, n_sets, per_home) for unit in range(units)]
+        times = np.bincount(sets, minlength=n_sets)
+        assert times.min() == 1 and times.max() == 2
+        homes = [l2_cache.home_of(first + unit, 2, per_home) for unit in range(units)]
+        assert sum(homes) == units // 2
+
+
+def test_homes_change_with_the_address_as_the_latencies_of_an_h200_did():
+    """The homes of 64 chunks one after the other, but for which partition is called 0."""
+    record = calibrate.load_all()[0]
+    part = record.latency[0]["homes"]
+    measured = calibrate.homes(part, calibrate.sides(part))
+    lines = l2_cache.HOME_BYTES // part["stride_bytes"]
+    modelled = np.array([l2_cache.home_of(line, 2, lines) for line in range(len(measured))])
+    assert len(set(measured ^ modelled)) == 1
+
+
+def test_the_least_recent_way_when_dirty_is_written_back_and_stays_a_turn():
+    cache = l2_cache.empty_cache(16 * 128, 1, 128, 16 * 128)
+    l2_cache.write_unit(cache, 0, 0, np.uint64(15), 32)
+    for unit in range(1, 16):
+        l2_cache.read_unit(cache, unit, 0, np.uint64(15), 32)
+    for new, leaves in ((16, 1), (17, 0)):
+        _, _, dirty, *_ = l2_cache.read_unit(cache, new, 0, np.uint64(15), 32)
+        assert int(dirty) == (15 if new == 16 else 0)
+        assert leaves + 1 not in cache[0, 0, :l2_cache.WAYS].tolist()
+
+
 def test_far_data_takes_room_on_both_sides():
     cache = l2_cache.empty_cache(2 * 16 * 128, 2, 128)
-    for unit in range(8):
-        l2_cache.read_unit(cache, unit, 1, np.uint64(15), 32)
+    for chunk in range(8):
+        l2_cache.read_unit(cache, 32 * chunk, 1, np.uint64(15), 32)
     held = (cache[:, 0, :l2_cache.WAYS] != 0).sum(axis=1)
     assert held.tolist() == [4, 8]  # half have their home on side 0
 
 
+def causal_head_order(**options):
+    """DRAM reads of thread blocks of unequal length whose heads share a small L2."""
+    problem = Attention(1, 16, 8192, 64, mask="causal")
+    return simulate("flash2", problem, gpu_with(20 << 20, 2), Tiles(64, 64, 2), order="head",
+                    skip_repeats=False, **options).dram_read_bytes
+
+
+def test_blocks_that_never_wait_for_a_load_do_not_fall_into_step():
+    apart, in_step = (causal_head_order(prefetch=[how]) for how in ("trip", "none"))
+    assert apart > 2 * in_step
+
+
+def test_the_second_block_of_an_sm_walks_k_and_v_apart_from_the_first():
+    """Full attention in waves: as many walks as there are paces on an SM."""
+    problem = Attention(1, 16, 8192, 128)
+    alike, apart = (
+        simulate("flash2", problem, gpu_with(12 << 20, 2), Tiles(128, 64, 2), order="head",
+                 blocks_per_sm=2, younger_pace=pace, skip_repeats=False).dram_read_bytes
+        for pace in (1.0, 0.8))
+    assert 1.5 < apart / alike < 2.2
+
+
+def test_what_was_dirty_before_leaves_and_counts_as_written_but_for_no_tensor():
+    gpu = gpu_with(1 << 20, 2)
+    clean, dirty = (simulate("flash2", gpu=gpu, dirty_before_bytes=size) for size in (0, 1 << 18))
+    assert dirty.before_written_back * 32 == 1 << 18
+    tensors = sum(t["write_bytes"] for t in dirty.by_tensor.values())
+    assert dirty.dram_write_bytes == tensors + (1 << 18)
+    assert clean.before_written_back == 0
+
+
 def test_bad_input_is_refused():
+    with pytest.raises(InputError, match="prefetch 'two' is not known; it is one of none"):
+        simulate("flash2", prefetch=["two"])
     with pytest.raises(InputError, match="order 'column' is not known; it is row or head"):
         simulate("flash2", order="column")
     with pytest.raises(InputError, match="smaller than one set"):

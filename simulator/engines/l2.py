@@ -2,10 +2,14 @@
 
 Thread blocks are issued in grid order to slots (sm_count × blocks_per_sm) as these fall free. Each
 slot has a clock: a tile costs its operations at the GPU's rates, a load its latency and bytes, and
-a load that misses waits for DRAM, so that blocks which walk the same K and V fall into step as
-they do on hardware. The cache is l2_cache.py's: sectored, set-associative, in as many partitions
-as the profile says, starting empty; its state survives phases. Dirty lines left at the end are
-reported apart, as the hardware's counters do. Requests of several SMs for one line are not merged.
+a load that misses waits for DRAM. Where a block computes while it loads (``prefetch``) that costs
+it nothing, and blocks that walk the same K and V stay as far apart as they started; where it
+waits, the first of them waits longest and the others catch up. Of the blocks on an SM the oldest
+runs fastest, so that a wave drifts apart.
+
+The cache is l2_cache.py's: sectored, set-associative, in as many partitions as the profile says,
+starting empty; its state survives phases. Dirty lines left at the end are reported apart, as the
+hardware's counters do. Requests of several SMs for one line are not merged.
 Atomic adds are made by the L2: the sector is fetched from DRAM when it is not there, and is dirty
 then; blocks do not wait for them.
 
@@ -18,18 +22,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import InputError
-from ..ops import BY_CODE, Unit
 from ..program import Program
-from ..tape import Kind
 from .heard import run_heard
-from .l2_blocks import MACHINE, dirty_sectors, run_phase
+from .l2_blocks import MACHINE, SLOT, dirty_sectors, run_phase, write_before
 from .l2_cache import SECTORS_PER_UNIT_MAX, UNIT_BYTES, WAYS, empty_cache
 from .l2_counts import COLUMNS, FETCHED, FILLED, READ, WRITTEN, WRITTEN_BACK
-from .l2_repeat import plan_phase, stored_once
+from .l2_moves import PREFETCHES, instruction_cycles, moves
+from .l2_repeat import UPDATED, plan_phase, stored_once
 
 ORDERS = ("row", "head")
 # Cycles where a profile has no latencies: the H800's (Luo et al., arXiv 2402.13499).
 L2_LATENCY_CYCLES, HBM_LATENCY_CYCLES = 263.0, 479.0
+YOUNGER_PACE = 0.78  # of the next older block on the SM; kernels on mma.sync, 32 rows a warp, H200
 GROUP_SMS = 16  # SMs of a GPC
 SM_BYTES_PER_CLOCK = 64.0  # from L2, where a profile has no L2 bandwidth: the width of the port
 
@@ -37,12 +41,14 @@ SM_BYTES_PER_CLOCK = 64.0  # from L2, where a profile has no L2 bandwidth: the w
 @dataclass(frozen=True)
 class L2Count:
     """Sectors by tensor, [tensor, (read, fetched from DRAM, written or added to, written back,
-    fetched for atomic adds)]; a sector that several SMs ask for counts once for each. Of the
-    ``blocks`` in the program's grids the others repeat the simulated ones."""
+    fetched for atomic adds)]; a sector that several SMs ask for counts once for each.
+    ``before_written_back``: sectors written back that were dirty before. Of the ``blocks`` in the
+    program's grids the others repeat the simulated ones."""
 
     program: Program
     sectors: np.ndarray
     dirty: np.ndarray
+    before_written_back: int
     sector_bytes: int
     model: str
     blocks: int
@@ -58,8 +64,8 @@ class L2Count:
 
     @property
     def dram_write_bytes(self) -> int:
-        """Bytes written back to DRAM before the end."""
-        return self._bytes(WRITTEN_BACK)
+        """Bytes written back to DRAM before the end, with those that were dirty before."""
+        return self._bytes(WRITTEN_BACK) + self.before_written_back * self.sector_bytes
 
     @property
     def dirty_bytes_at_end(self) -> int:
@@ -101,47 +107,90 @@ def model_text(gpu) -> str:
 
 
 def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order: str = "row",
-             matmul_flops_per_s: float | None = None, cold_phases: bool = False,
-             unit_bytes: int = UNIT_BYTES, skip_repeats: bool = True,
-             on_progress=lambda share: None) -> L2Count:
+             matmul_flops_per_s: float | None = None, prefetch: Sequence[str] | None = None,
+             younger_pace: float | Sequence[float] = YOUNGER_PACE, cold_phases: bool = False,
+             dirty_before_bytes: float = 0, unit_bytes: int = UNIT_BYTES,
+             skip_repeats: bool = True, on_progress=lambda share: None) -> L2Count:
     """Run a program's thread blocks on ``gpu`` (a Profile), its L2 empty at the start.
 
     ``blocks_per_sm`` is one number or one for each phase; ``order`` the grid index that runs
-    fastest: "row" (block axes, last one first) or "head"; ``matmul_flops_per_s`` the rate of the
-    units that a kernel uses, when that is not the dtype's peak. ``cold_phases`` empties the cache
-    before each phase, as a profiler does that flushes it before each kernel: what is dirty then
-    leaves uncounted. ``unit_bytes`` is what the cache moves at a time: the line size is exact.
-    ``skip_repeats``: count groups of thread blocks that repeat others without simulating them
-    (l2_repeat.py). ``on_progress`` gets the share that is done some times a second; what
-    it raises, or Ctrl-C, ends the run.
-    Raises InputError for an unknown order, or units that the reader cannot hold.
+    fastest: "row" (block axes, last one first) or "head". Of the kernel: ``matmul_flops_per_s``,
+    the rate of the units that it uses, when that is not the dtype's peak; ``prefetch``, for each
+    phase what a block computes between a load and its use ("none", a "product", a whole "trip";
+    default: a trip where tiles have two stages); ``younger_pace``, how fast a block runs beside
+    the next older one on its SM. ``cold_phases`` empties the cache before each phase, as a profiler
+    does that flushes it before each kernel: what is dirty then leaves uncounted;
+    ``dirty_before_bytes`` of it are dirty then, by something else. ``unit_bytes`` is what the
+    cache moves at a time: the line size is exact. ``skip_repeats``: count groups of thread blocks
+    that repeat others without simulating them (l2_repeat.py). ``on_progress`` gets the share that
+    is done some times a second; what it raises, or Ctrl-C, ends the run.
+    Raises InputError for an unknown order or prefetch, or units that the reader cannot hold.
     """
-    if order not in ORDERS:
-        raise InputError(f"order {order!r} is not known; it is row or head")
-    l2 = gpu.l2
-    if unit_bytes % l2.sector_bytes or unit_bytes // l2.sector_bytes > SECTORS_PER_UNIT_MAX:
-        raise InputError(f"{gpu.name}: l2.sector_bytes {l2.sector_bytes} must divide the L2 "
-                         f"reader's unit of {unit_bytes} B in at most {SECTORS_PER_UNIT_MAX}")
-    shape = (l2.size_bytes, l2.partitions, unit_bytes, l2.dirty_bytes_max)
-    cache = empty_cache(*shape)
-    if cache.shape[1] < 1:
-        raise InputError(f"{gpu.name}: an L2 of {l2.size_bytes:,} B is smaller than one set")
-    sectors = np.zeros((len(program.tensors), COLUMNS), np.int64)
+    prefetch = [None] * len(program.phases) if prefetch is None else list(prefetch)
+    _check(gpu, order, prefetch, unit_bytes)
     cycles = instruction_cycles(program, gpu, matmul_flops_per_s)
     residents = np.broadcast_to(blocks_per_sm, len(program.phases))
-    plans = []
-    for phase, resident in zip(program.phase_records, residents, strict=True):
-        if cold_phases:
-            cache = empty_cache(*shape)
-        plan = plan_phase(program, phase, gpu, int(resident), order == "head", skip_repeats)
-        sectors += _run(program, phase, cycles * resident, sm_sides(gpu), cache,
+    younger = np.broadcast_to(younger_pace, len(program.phases))
+    tensors = _with_others(program)
+    sectors, plans, cache = np.zeros((len(tensors), COLUMNS), np.int64), [], None
+    for number, phase in enumerate(program.phase_records):
+        resident = int(residents[number])
+        if cold_phases or cache is None:
+            cache = _cache(gpu, unit_bytes, tensors[-1]["base_bytes"], dirty_before_bytes)
+        plan = plan_phase(program, phase, gpu, resident, order == "head", skip_repeats)
+        sectors += _run(program, phase, moves(program, phase, cycles, prefetch[number]), tensors,
+                        _paces(resident, younger[number]), sm_sides(gpu), cache,
                         _machine(gpu, resident, unit_bytes, phase["group"]), plan,
                         lambda done, at=phase: on_progress(_share(program, at, done)))
         plans.append(plan)
-    dirty = dirty_sectors(cache, program.tensor_records, unit_bytes)
+    dirty = dirty_sectors(cache, tensors, unit_bytes)[:-1]
     blocks = sum(int(plan["total"]) for plan in plans)
-    return L2Count(program, sectors, dirty, l2.sector_bytes, model_text(gpu), blocks,
+    return L2Count(program, sectors[:-1], dirty, int(sectors[-1, WRITTEN_BACK]),
+                   gpu.l2.sector_bytes, model_text(gpu), blocks,
                    blocks - sum(int(plan["skipped"]) for plan in plans))
+
+
+def _check(gpu, order: str, prefetch: list, unit_bytes: int) -> None:
+    if order not in ORDERS:
+        raise InputError(f"order {order!r} is not known; it is row or head")
+    for what in prefetch:
+        if what is not None and what not in PREFETCHES:
+            raise InputError(f"prefetch {what!r} is not known; it is one of "
+                             f"{', '.join(PREFETCHES)}")
+    sector = gpu.l2.sector_bytes
+    if unit_bytes % sector or unit_bytes // sector > SECTORS_PER_UNIT_MAX:
+        raise InputError(f"{gpu.name}: l2.sector_bytes {sector} must divide the L2 "
+                         f"reader's unit of {unit_bytes} B in at most {SECTORS_PER_UNIT_MAX}")
+    if gpu.l2.size_bytes < gpu.l2.partitions * unit_bytes * WAYS:
+        raise InputError(f"{gpu.name}: an L2 of {gpu.l2.size_bytes:,} B is smaller than one set")
+
+
+def _with_others(program: Program) -> np.ndarray:
+    """The program's tensors, and one behind them for all that others wrote."""
+    tensors = program.tensor_records
+    others = tensors[-1:].copy()
+    others["base_bytes"] = -(-(program.footprint_bytes + (1 << 32)) // (1 << 32)) << 32
+    return np.concatenate([tensors, others])
+
+
+def _cache(gpu, unit_bytes: int, others_at: int, dirty_bytes: float) -> np.ndarray:
+    """An empty cache but for what others left dirty."""
+    l2 = gpu.l2
+    cache = empty_cache(l2.size_bytes, l2.partitions, unit_bytes, l2.dirty_bytes_max)
+    whole = np.uint64((1 << unit_bytes // l2.sector_bytes) - 1)
+    write_before(cache, others_at // unit_bytes, round(dirty_bytes / unit_bytes), sm_sides(gpu),
+                 unit_bytes, whole)
+    return cache
+
+
+def _paces(residents: int, younger_pace: float) -> np.ndarray:
+    """[blocks on an SM, age rank]: by how much slower than alone each works, together as fast as
+    one alone."""
+    paces = np.ones((residents + 1, residents))
+    for present in range(1, residents + 1):
+        rates = younger_pace ** np.arange(present)
+        paces[present, :present] = rates.sum() / rates
+    return paces
 
 
 def _share(program, phase, done: float) -> float:
@@ -150,37 +199,19 @@ def _share(program, phase, done: float) -> float:
     return (before + done) / len(program.phases)
 
 
-def _run(program, phase, cycles, sides, cache, machine, plan, on_progress) -> np.ndarray:
+def _run(program, phase, steps, tensors, paces, sides, cache, machine, plan, on_progress):
     """Sectors of a phase, [tensor, count]."""
-    sectors = np.zeros((plan["groups"], len(program.tensors), COLUMNS), np.int64)
-    slots = np.zeros((plan["slots"], len(program.vars)), np.int64)
+    sectors = np.zeros((plan["groups"], len(tensors), COLUMNS), np.int64)
+    stages = max(1, int(steps["ahead"].max(initial=0)))
+    slots = np.zeros(plan["slots"], SLOT)
+    slots["address"] = -1
     run_heard(run_phase, (
-        program.tape, phase, program.tensor_records, program.tile_records, cycles,
-        program.problem.head_count // phase["group"], bool(plan["head_fastest"]), sides, slots,
-        cache, sectors, machine, plan, stored_once(program, phase)), plan, on_progress)
+        steps, phase, tensors, program.tile_records, program.problem.head_count // phase["group"],
+        bool(plan["head_fastest"]), sides, paces,
+        np.zeros((plan["slots"], len(program.vars)), np.int64),
+        np.full((plan["slots"], len(program.tile_table), stages), -1.0), slots, cache, sectors,
+        machine, plan, np.append(stored_once(program, phase), UPDATED)), plan, on_progress)
     return sectors.sum(axis=0)
-
-
-def instruction_cycles(program: Program, gpu, matmul_flops_per_s: float | None) -> np.ndarray:
-    """Cycles of each instruction when it has an SM to itself: 0 but for computes, whose whole
-    tiles run at the GPU's rate for their unit."""
-    per_sm_clock = gpu.sm_count * gpu.boost_clock_hz
-    matmul = (matmul_flops_per_s or getattr(gpu.flops, program.problem.dtype)
-              or gpu.flops.fp32)
-    rates = {Unit.MATMUL: matmul / per_sm_clock, Unit.EXP: gpu.exp_per_clock_per_sm,
-             Unit.ALU: gpu.flops.fp32 / 2 / per_sm_clock}
-    cycles = np.zeros(len(program.tape))
-    for address in np.flatnonzero(program.tape["kind"] == Kind.COMPUTE):
-        row = program.tape[address]
-        op = BY_CODE[row["op"]]
-        if op.unit == Unit.NONE:
-            continue
-        first, out = program.tile_table[row["a"]], program.tile_table[row["out"]]
-        work = first.rows * first.cols * op.flops_per_element
-        if op.unit == Unit.MATMUL:
-            work *= out.cols
-        cycles[address] = work / rates[op.unit]
-    return cycles
 
 
 def sm_sides(gpu) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Thread blocks in flight: the compiled part of the L2 reader.
 
 A small virtual machine for each slot, an event queue over them, and the way from a tile to the
-cache's units. Columns of sector counts: READ and WRITTEN by thread blocks (atomic adds are writes),
-FETCHED from DRAM for loads, WRITTEN_BACK to it, and FILLED from it for atomic adds.
+cache's units. Of the blocks that share an SM the oldest runs fastest (``paces``), as its warps are
+served first; when it ends, the next oldest does.
 """
 
 import numpy as np
@@ -22,6 +22,10 @@ MACHINE = np.dtype(
                                      "dram_bytes_per_cycle", "dram_free")]
     + [(name, np.int64) for name in ("unit_bytes", "sector_bytes", "group")]  # query heads a block
 )
+# A place for a thread block on an SM: where its block stands, when its next access is due, and when
+# all its work before that is done.
+SLOT = np.dtype([(name, np.int64) for name in ("address", "head", "group")]
+                + [(name, np.float64) for name in ("due", "clock")])
 # The last tile that a side read: nothing changed on that side since, so it is all in place.
 LAST_READ = np.dtype(
     [(name, np.int64) for name in ("start", "tile", "sectors")] + [("ready", np.float64)]
@@ -29,61 +33,88 @@ LAST_READ = np.dtype(
 
 
 @njit
-def run_phase(tape, phase, tensors, tiles, cycles, heads, head_fastest, sides, variables,
-               cache, sectors, machine, plan, stored):
-    """Run all thread blocks of a phase: always the slot whose clock is lowest goes on.
+def run_phase(moves, phase, tensors, tiles, heads, head_fastest, sides, paces, variables, freed,
+              slots, cache, sectors, machine, plan, stored):
+    """Run all thread blocks of a phase: always the slot whose next access is due first goes on.
 
-    ``plan`` (l2_repeat.py) says how blocks are grouped: ``sectors`` has [group, tensor, count].
+    ``moves`` as l2_moves.py has them; ``paces`` [blocks on the SM, age rank]: by how much slower
+    than alone a block works; ``variables`` [slot, variable]; ``freed`` [slot, tile, stage]: when
+    the buffers of the latest loads are free again. ``plan`` (l2_repeat.py) says how blocks are
+    grouped: ``sectors`` has [group, tensor, count].
     """
-    n_slots = variables.shape[0]
+    n_slots, n_sms = len(slots), len(sides)
     stops = np.zeros_like(variables)
     blocks1 = -(-phase.extent1 // phase.step1)
     per_head = -(-phase.extent0 // phase.step0) * blocks1
-    total = per_head * heads
-    pcs, head_of = np.full(n_slots, -1, np.int64), np.zeros(n_slots, np.int64)
-    groups = np.zeros(n_slots, np.int64)
     sums = np.zeros((sectors.shape[0] + 1, sectors.shape[1], sectors.shape[2]), np.int64)
     last = np.zeros(cache.shape[0], LAST_READ)
-    for side in range(len(last)):
-        last[side].tile = -1
+    last.tile[:] = -1
+    ages = np.zeros((n_sms, paces.shape[1]), np.int64)  # the slots of an SM, the oldest first
+    present = np.zeros(n_sms, np.int64)
     machine.dram_free = 0.0
-    times, queue = np.zeros(n_slots), np.arange(n_slots)  # a heap of slots by time
+    queue = np.arange(n_slots)  # a heap of slots by due time
     issued, waiting = 0, n_slots
     while waiting and not plan.stop:
-        slot = queue[0]
-        if pcs[slot] < 0:
-            if issued == total:
+        number = queue[0]
+        slot, sm = slots[number], number % n_sms
+        if slot.address < 0:
+            _leave(ages[sm], present, sm, number)
+            if issued == plan.total:
                 waiting -= 1
                 queue[0] = queue[waiting]
-                _sift_down(queue, waiting, times)
+                _sift_down(queue, waiting, slots)
                 continue
-            issued = next_block(issued, plan, pcs, groups, sectors, sums, stored)
-            groups[slot] = group_of(issued, plan)
-            head = issued % heads if head_fastest else issued // per_head
+            issued = next_block(issued, plan, slots.address, slots.group, sectors, sums, stored)
+            slot.group = group_of(issued, plan)
+            slot.head = issued % heads if head_fastest else issued // per_head
             block = issued // heads if head_fastest else issued % per_head
-            head_of[slot] = head
-            variables[slot, 0] = block // blocks1 * phase.step0
-            variables[slot, 1] = block % blocks1 * phase.step1
-            pcs[slot] = phase.first
+            variables[number, 0] = block // blocks1 * phase.step0
+            variables[number, 1] = block % blocks1 * phase.step1
             issued += 1
-        side = sides[slot % len(sides)]
-        pcs[slot], times[slot] = _step(
-            tape, pcs[slot], phase.end, cycles, variables[slot], stops[slot], head_of[slot], side,
-            times[slot], tensors, tiles, cache, sectors[groups[slot]], last, machine)
-        _sift_down(queue, waiting, times)
+            ages[sm, present[sm]] = number
+            present[sm] += 1
+            freed[number] = -1.0
+            slot.address, slot.clock = 0, slot.due
+        else:
+            _move_region(moves[slot.address], variables[number], slot, sides[sm], freed[number],
+                         paces[present[sm], _rank_of(ages[sm], number)], tensors, tiles, cache,
+                         sectors[slot.group], last, machine)
+            slot.address += 1
+        _go_on(moves, variables[number], stops[number], slot, freed[number],
+               paces[present[sm], _rank_of(ages[sm], number)])
+        _sift_down(queue, waiting, slots)
 
 
 @njit
-def _sift_down(queue, size, times):
-    """Put the heap's first slot in its place by (time, slot)."""
+def _rank_of(ages, number):
+    """The age rank of a slot on its SM."""
+    rank = 0
+    while ages[rank] != number:
+        rank += 1
+    return rank
+
+
+@njit
+def _leave(ages, present, sm, number):
+    """Take a slot whose block has ended off its SM, if it is there."""
+    for rank in range(present[sm]):
+        if ages[rank] == number:
+            ages[rank:present[sm] - 1] = ages[rank + 1:present[sm]].copy()
+            present[sm] -= 1
+            return
+
+
+@njit
+def _sift_down(queue, size, slots):
+    """Put the heap's first slot in its place by (due time, slot)."""
     slot, at = queue[0], 0
     while True:
         child = 2 * at + 1
         if child >= size:
             break
-        if child + 1 < size and _before(queue[child + 1], queue[child], times):
+        if child + 1 < size and _before(queue[child + 1], queue[child], slots):
             child += 1
-        if not _before(queue[child], slot, times):
+        if not _before(queue[child], slot, slots):
             break
         queue[at] = queue[child]
         at = child
@@ -91,60 +122,74 @@ def _sift_down(queue, size, times):
 
 
 @njit
-def _before(a, b, times):
-    return times[a] < times[b] or (times[a] == times[b] and a < b)
+def _before(a, b, slots):
+    return slots[a].due < slots[b].due or (slots[a].due == slots[b].due and a < b)
 
 
 @njit
-def _step(tape, pc, end, cycles, variables, stops, head, side, time, tensors, tiles, cache,
-          sectors, last, machine):
-    """Run one slot to the end of its next load or store: (next address or -1, its time then)."""
-    while pc < end:
-        row = tape[pc]
+def _go_on(moves, variables, stops, slot, freed, pace):
+    """Bring a slot to its next access, or (address -1) the end of its block, and set when it is
+    due; what is in front of it is computed by then, or on the way."""
+    address = slot.address
+    while address < len(moves):
+        row = moves[address]
+        slot.clock += row.work * pace
         if row.kind == LOOP:
-            pc = enter_loop(tape, pc, variables, stops)
-            continue
-        if row.kind == END:
-            pc = next_trip(tape, pc, variables, stops)
-            continue
-        if row.kind == LET:
+            address = enter_loop(moves, address, variables, stops)
+        elif row.kind == END:
+            address = next_trip(moves, address, variables, stops)
+        elif row.kind == LET:
             assign(row, variables)
-        time += cycles[pc]
-        pc += 1
-        if row.kind == _LOAD or row.kind == _STORE or row.kind == _REDUCE:
-            time = _move_region(row, variables, head, side, time, tensors, tiles, cache, sectors,
-                                last, machine)
-            return pc if pc < end else -1, time
-    return -1, time
+            address += 1
+        else:
+            if row.ahead == 0:
+                slot.due = max(slot.due, slot.clock)
+            else:
+                slot.due = max(slot.due, freed[row.tile, row.ahead - 1])
+            slot.address = address
+            return
+    slot.address, slot.due = -1, max(slot.due, slot.clock)
 
 
 @njit
-def _move_region(row, variables, head, side, time, tensors, tiles, cache, sectors,
-                 last, machine):
-    """Read, write or add to a tile, a run of bytes for each row or one when rows are whole; the
-    time when it is done."""
+def _move_region(row, variables, slot, side, freed, pace, tensors, tiles, cache, sectors, last,
+                 machine):
+    """Read, write or add to a tile, a run of bytes for each row or one when rows are whole; sets
+    the slot's clock to when it is done."""
     tensor = tensors[row.tensor]
     r0, c0, rows, cols = region(row, variables, tensors, tiles)
     if rows == 0 or cols == 0:
-        return time
+        return
     pitch = tensor.cols * tensor.element_bytes
-    head //= tensor.group // machine.group
+    head = slot.head // (tensor.group // machine.group)
     start = tensor.base_bytes + (head * tensor.rows_kept + r0) * pitch
     start += c0 * tensor.element_bytes
     run_bytes = cols * tensor.element_bytes
     transfer = rows * run_bytes / machine.sm_bytes_per_cycle
     if cols == tensor.cols:
         rows, run_bytes = 1, rows * pitch
-    counts, mine = sectors[row.tensor], last[side]
     if row.kind != _LOAD:
-        _move_rows(start, rows, run_bytes, pitch, side, row.kind, counts, sectors, tensors, cache,
-                   last, machine)
-        for other in range(len(last)):
-            last[other].tile = -1
-        return time + transfer
+        _move_rows(start, rows, run_bytes, pitch, side, row.kind, sectors[row.tensor], sectors,
+                   tensors, cache, last, machine)
+        last.tile[:] = -1
+        slot.clock = max(slot.clock, slot.due) + transfer
+        return
+    ready = _load(row, start, rows, run_bytes, pitch, side, slot.due, tensors, cache, sectors, last,
+                  machine)
+    slot.clock = max(slot.clock, ready + transfer)
+    for stage in range(row.ahead - 1, 0, -1):
+        freed[row.tile, stage] = freed[row.tile, stage - 1]
+    if row.ahead:
+        freed[row.tile, 0] = slot.clock + row.held * pace
+
+
+@njit
+def _load(row, start, rows, run_bytes, pitch, side, time, tensors, cache, sectors, last, machine):
+    """Read a tile from one side at ``time``: when its first bytes are there."""
+    tensor, counts, mine = tensors[row.tensor], sectors[row.tensor], last[side]
     if mine.tile == row.tile and mine.start == start:
         counts[READ] += mine.sectors  # the very tile just read: all of it is in place already
-        return max(time + machine.l2_latency, mine.ready) + transfer
+        return max(time + machine.l2_latency, mine.ready)
     read, fetched = counts[READ], counts[FETCHED]
     if tensor.page_rows:
         _load_pages(tensor, start, rows * run_bytes, side, counts, sectors, tensors, cache, last,
@@ -160,7 +205,7 @@ def _move_region(row, variables, head, side, time, tensors, tiles, cache, sector
         ready = max(time + machine.hbm_latency, machine.dram_free)
     mine.start, mine.sectors, mine.ready = start, counts[READ] - read, ready
     mine.tile = row.tile if _stays(rows, run_bytes, pitch, cache, machine.unit_bytes) else -1
-    return ready + transfer
+    return ready
 
 
 @njit
@@ -226,39 +271,38 @@ def _move_rows(start, rows, run_bytes, pitch, side, kind, counts, sectors, tenso
 def _move_unit(unit, mask, side, kind, counts, sectors, tensors, cache, last, machine):
     """Read, write or add to some sectors of a unit; count what DRAM gives and takes."""
     unit_bytes = machine.unit_bytes
+    per_home = HOME_BYTES // unit_bytes
     if kind == _REDUCE:
-        filled, tag, dirty, clean_tag, cleaned = add_unit(cache, unit, mask,
-                                                          HOME_BYTES // unit_bytes)
+        filled, tag, dirty, clean_tag, cleaned = add_unit(cache, unit, mask, per_home)
         counts[FILLED] += popcount(filled)
-        _write_back(tag, dirty, unit, sectors, tensors, cache, unit_bytes)
-        _write_back(clean_tag, cleaned, unit, sectors, tensors, cache, unit_bytes)
+        _write_back(tag, dirty, sectors, tensors, unit_bytes)
+        _write_back(clean_tag, cleaned, sectors, tensors, unit_bytes)
         return
     if kind == _STORE:
         near_tag, near_dirty, far_tag, far_dirty, clean_tag, cleaned = write_unit(
-            cache, unit, side, mask, HOME_BYTES // unit_bytes)
-        _write_back(near_tag, near_dirty, unit, sectors, tensors, cache, unit_bytes)
-        _write_back(far_tag, far_dirty, unit, sectors, tensors, cache, unit_bytes)
-        _write_back(clean_tag, cleaned, unit, sectors, tensors, cache, unit_bytes)
+            cache, unit, side, mask, per_home)
+        _write_back(near_tag, near_dirty, sectors, tensors, unit_bytes)
+        _write_back(far_tag, far_dirty, sectors, tensors, unit_bytes)
+        _write_back(clean_tag, cleaned, sectors, tensors, unit_bytes)
         return
     fetched, near_tag, near_dirty, far_tag, far_dirty, changed = read_unit(
-        cache, unit, side, mask, HOME_BYTES // unit_bytes)
+        cache, unit, side, mask, per_home)
     if fetched:
         counts[FETCHED] += popcount(fetched)
-    _write_back(near_tag, near_dirty, unit, sectors, tensors, cache, unit_bytes)
+    _write_back(near_tag, near_dirty, sectors, tensors, unit_bytes)
     if changed:
-        _write_back(far_tag, far_dirty, unit, sectors, tensors, cache, unit_bytes)
+        _write_back(far_tag, far_dirty, sectors, tensors, unit_bytes)
         for other in range(len(last)):
             if other != side:
                 last[other].tile = -1
 
 
 @njit
-def _write_back(tag, dirty, unit, sectors, tensors, cache, unit_bytes):
-    """Count the dirty sectors that fell out of ``unit``'s set."""
+def _write_back(tag, dirty, sectors, tensors, unit_bytes):
+    """Count dirty sectors of a unit (its tag: number + 1) that go to DRAM."""
     if dirty:
-        n_sets = cache.shape[1]
-        address = ((np.int64(tag) - 1) * n_sets + unit % n_sets) * unit_bytes
-        sectors[_tensor_at(address, tensors), WRITTEN_BACK] += popcount(dirty)
+        tensor = _tensor_at((np.int64(tag) - 1) * unit_bytes, tensors)
+        sectors[tensor, WRITTEN_BACK] += popcount(dirty)
 
 
 @njit
@@ -274,13 +318,20 @@ def _tensor_at(address, tensors):
 def dirty_sectors(cache, tensors, unit_bytes):
     """Dirty sectors by tensor."""
     dirty = np.zeros(len(tensors), np.int64)
-    n_sets = cache.shape[1]
     for part in range(cache.shape[0]):
-        for index in range(n_sets):
+        for index in range(cache.shape[1]):
             for way in range(WAYS):
                 bits = cache[part, index, DIRTY + way]
                 if bits:
-                    row = np.int64(cache[part, index, way]) - 1
-                    tensor = _tensor_at((row * n_sets + index) * unit_bytes, tensors)
-                    dirty[tensor] += popcount(bits)
+                    tag = np.int64(cache[part, index, way])
+                    dirty[_tensor_at((tag - 1) * unit_bytes, tensors)] += popcount(bits)
     return dirty
+
+
+@njit
+def write_before(cache, first, units, sides, unit_bytes, whole):
+    """Fill a cache with ``units`` units, from ``first`` on, that something else wrote; ``whole``
+    has a bit for each sector of a unit."""
+    for number in range(units):
+        write_unit(cache, first + number, sides[number % len(sides)], whole,
+                   HOME_BYTES // unit_bytes)

@@ -4,10 +4,19 @@ A line has a home partition. An SM looks in the partition on its own side first;
 on the other side is fetched through its home, which keeps a copy too, and the near copy then
 serves that side. Each set is an LRU list, most recent first; the home copy that a far access
 leaves behind enters FAR_DEPTH places below the top, because near copies take its later hits. A
-write takes room as a read does and is dirty at the home; when more of a set is dirty than may be,
-the least recent of it is written back and stays. Addresses are spread evenly over sets and homes.
+write takes room as a read does and is dirty at the home.
+
+Where a line goes: consecutive lines of a physical page take consecutive sets, from a set of the
+page's own on. 2 MiB are a little more lines than a partition of an H200 has sets, so each page
+loads some of them twice, others once: that, and no looser hash, is what makes its knees as soft as
+they are. The home changes with the parity of some address bits.
+
+What leaves: the least recent way, when it is clean. When it is dirty it is written back and stays
+a turn longer, and the least recent clean way leaves instead. When more of a partition is dirty than
+may be, a write also cleans the least recent dirty way of its set.
+
 Every rule is from microbenchmarks of an H200 (DRAM bytes of scans that read and write private and
-shared buffers of 4 to 128 MiB), none from attention.
+shared buffers of 4 to 128 MiB, latencies of atomics), none from attention.
 
 The cache moves *units* of consecutive lines, one way each, with a bit for each 32-byte sector that
 is valid or dirty: 128 bytes (one line) is exact; UNIT_BYTES gives the same counts for tiles that
@@ -21,34 +30,39 @@ from ..jit import njit
 WAYS = 16
 FAR_DEPTH = 2  # of 16; private-data knee of an H200 (hbmeter's L2 microbenchmark)
 HOME_BYTES = 4096  # of one home; latency of atomics against address, H200
+HOME_CHUNK_BITS = 0b101011  # of the chunk's number in its page, whose parity is the home; as above
+PAGE_BYTES = 2 << 20  # physical: cudaMalloc's
 DIRTY_SHARE = 28 / 60  # of the cache that may be dirty at once, where a profile does not say; H200
 UNIT_BYTES = 2048
 SECTORS_PER_UNIT_MAX = 64
 
+_CHUNKS_PER_PAGE = PAGE_BYTES // HOME_BYTES
+_LARGE_UNITS_PER_HOME = HOME_BYTES // UNIT_BYTES  # lines and larger units go to the same sets
+_HOME_BITS = np.uint64(HOME_CHUNK_BITS)
 _FIRST_ORDER = np.uint64(0xFEDCBA9876543210)
 _EACH_NIBBLE = np.uint64(0x1111111111111111)
 _ZERO, _ONE, _FOUR, _NIBBLE = (np.uint64(x) for x in (0, 1, 4, 15))
 
 
-# Columns of a set, [partition, set, column]: WAYS tags (unit row + 1; 0 is empty), WAYS masks of
-# valid sectors, WAYS masks of dirty ones, the LRU order (nibble r is the way of rank r, 0 the most
-# recent), and how many ways may be dirty. (One array: Numba counts references for each array of a
-# tuple at each call.)
+# Columns of a set, [partition, set, column]: WAYS tags (unit + 1; 0 is empty), WAYS masks of valid
+# sectors, WAYS masks of dirty ones, and the LRU order (nibble r is the way of rank r, 0 the most
+# recent). The last two are those of the partition, kept in its set 0: how many ways may be dirty
+# and how many are. (One array: Numba counts references for each array of a tuple at each call.)
 VALID, DIRTY, ORDER = WAYS, 2 * WAYS, 3 * WAYS
-DIRTY_LIMIT = ORDER + 1
+DIRTY_LIMIT, DIRTY_WAYS = ORDER + 1, ORDER + 2
 
 
 def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
                 dirty_bytes_max: int | None = None) -> np.ndarray:
     """An empty cache; it has no sets when ``size_bytes`` is smaller than one set.
 
-    ``dirty_bytes_max`` (DIRTY_SHARE of the cache where None) is spread evenly over the sets.
+    At most ``dirty_bytes_max`` (DIRTY_SHARE of the cache where None) are dirty at once.
     """
     n_sets = size_bytes // (partitions * unit_bytes * WAYS)
-    cache = np.zeros((partitions, n_sets, DIRTY_LIMIT + 1), np.uint64)
+    cache = np.zeros((partitions, n_sets, DIRTY_WAYS + 1), np.uint64)
     cache[:, :, ORDER] = _FIRST_ORDER
     share = DIRTY_SHARE if dirty_bytes_max is None else dirty_bytes_max / size_bytes
-    cache[:, :, DIRTY_LIMIT] = np.diff((np.arange(n_sets + 1) * share * WAYS).astype(np.int64))
+    cache[:, :1, DIRTY_LIMIT] = int(share * WAYS * n_sets)
     return cache
 
 
@@ -60,6 +74,42 @@ def popcount(bits):
         (bits >> np.uint64(2)) & np.uint64(0x3333333333333333))
     bits = (bits + (bits >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
     return np.int64((bits * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+# ---- Where a unit goes --------------------------------------------------------------------------
+
+
+@njit
+def _scatter(page):
+    """A fixed number for each page that says nothing of its neighbours' (splitmix64)."""
+    x = (np.uint64(page) + _ONE) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    return x ^ (x >> np.uint64(31))
+
+
+@njit
+def set_of(unit, n_sets, units_per_home):
+    """The set that a unit goes to, the same in each partition."""
+    units_per_page = units_per_home * _CHUNKS_PER_PAGE
+    page, grain = unit // units_per_page, max(units_per_home // _LARGE_UNITS_PER_HOME, 1)
+    start = ((_scatter(page) >> np.uint64(32)) * np.uint64(n_sets // grain)) >> np.uint64(32)
+    index = unit - page * units_per_page + np.int64(start) * grain
+    return index if index < n_sets else index % n_sets
+
+
+@njit
+def home_of(unit, partitions, units_per_home):
+    """The home partition of a unit."""
+    if partitions == 1:
+        return 0
+    chunk = unit // units_per_home
+    page = _scatter(chunk // _CHUNKS_PER_PAGE)
+    if partitions > 2:  # no such GPU is known: any fixed even spread
+        return np.int64((page + np.uint64(chunk)) % np.uint64(partitions))
+    return popcount((np.uint64(chunk) & _HOME_BITS) ^ (page & _ONE)) & 1
+
+
+# ---- One set ------------------------------------------------------------------------------------
 
 
 @njit
@@ -94,85 +144,123 @@ def _move(cache, part, index, rank, depth):
 
 
 @njit
-def _insert(cache, part, index, tag, valid, dirty, depth):
-    """Put a new tag in the place of the least recent: (its tag, the dirty bits that leave)."""
-    way = np.int64(cache[part, index, ORDER] >> np.uint64(4 * (WAYS - 1)))
-    _move(cache, part, index, WAYS - 1, depth)
-    victim, leaving = cache[part, index, way], cache[part, index, DIRTY + way]
+def _way_at(cache, part, index, rank):
+    return np.int64((cache[part, index, ORDER] >> np.uint64(4 * rank)) & _NIBBLE)
+
+
+@njit
+def _clean(cache, part, index, way):
+    """Write a dirty way back: its tag and dirty bits."""
+    bits = cache[part, index, DIRTY + way]
+    cache[part, index, DIRTY + way] = _ZERO
+    cache[part, 0, DIRTY_WAYS] -= _ONE
+    return cache[part, index, way], bits
+
+
+@njit
+def _insert(cache, part, index, tag, valid, depth):
+    """Put a new tag in the place of the least recent clean one: (its way, what is written back: tag
+    and dirty bits). The least recent, when dirty, is written back; it leaves only where the older
+    half is all dirty."""
+    rank, way = WAYS - 1, _way_at(cache, part, index, WAYS - 1)
+    written_tag, written = _ZERO, _ZERO
+    if cache[part, index, DIRTY + way]:
+        written_tag, written = _clean(cache, part, index, way)
+        for younger in range(WAYS - 2, WAYS // 2 - 1, -1):
+            other = _way_at(cache, part, index, younger)
+            if not cache[part, index, DIRTY + other]:
+                rank, way = younger, other
+                break
+    _move(cache, part, index, rank, depth)
     cache[part, index, way] = tag
     cache[part, index, VALID + way] = valid
-    cache[part, index, DIRTY + way] = dirty
-    return victim, leaving
+    return way, written_tag, written
+
+
+@njit
+def _hold(cache, part, index, rank, way, tag, mask, depth):
+    """Make sectors valid at ``rank`` (-1: a new way): (way, what is written back: tag and bits)."""
+    if rank < 0:
+        return _insert(cache, part, index, tag, mask, depth)
+    cache[part, index, VALID + way] |= mask
+    _move(cache, part, index, rank, depth)
+    return way, _ZERO, _ZERO
+
+
+@njit
+def _clean_oldest(cache, part, index):
+    """Write back the least recent dirty way of a set when more of the partition is dirty than may
+    be: tag and dirty bits."""
+    if cache[part, 0, DIRTY_WAYS] > cache[part, 0, DIRTY_LIMIT]:
+        for rank in range(WAYS - 1, -1, -1):
+            way = _way_at(cache, part, index, rank)
+            if cache[part, index, DIRTY + way]:
+                return _clean(cache, part, index, way)
+    return _ZERO, _ZERO
+
+
+# ---- Reads and writes ---------------------------------------------------------------------------
 
 
 @njit
 def read_unit(cache, unit, side, need, units_per_home):
     """Read the sectors ``need`` (bits) of a unit from one side.
 
-    Returns (sectors fetched from DRAM as bits, tag and dirty bits that leave the near partition,
-    the same for the home partition, whether the home partition changed).
+    Returns (sectors fetched from DRAM as bits, what the near partition writes back as tag and
+    dirty bits, the same for the home partition, whether the home partition changed).
     """
     partitions, n_sets = cache.shape[0], cache.shape[1]
-    row, index = unit // n_sets, unit % n_sets
-    tag = np.uint64(row + 1)
+    index, tag = set_of(unit, n_sets, units_per_home), np.uint64(unit + 1)
     rank, way = _rank(cache, side, index, tag)
     missing = need & ~cache[side, index, VALID + way] if rank >= 0 else need
     if missing == _ZERO:
         _move(cache, side, index, rank, 0)
         return _ZERO, _ZERO, _ZERO, _ZERO, _ZERO, False
-    home = (row + index // units_per_home) % partitions
+    home = home_of(unit, partitions, units_per_home)
     far_tag, far_dirty, changed = _ZERO, _ZERO, False
     fetched = missing
     if home != side:
         fetched, far_tag, far_dirty, changed = _read_home(cache, home, index, tag, missing)
-    if rank >= 0:
-        cache[side, index, VALID + way] |= need
-        _move(cache, side, index, rank, 0)
-        return fetched, _ZERO, _ZERO, far_tag, far_dirty, changed
-    near_tag, near_dirty = _insert(cache, side, index, tag, need, _ZERO, 0)
+    _, near_tag, near_dirty = _hold(cache, side, index, rank, way, tag, need, 0)
     return fetched, near_tag, near_dirty, far_tag, far_dirty, changed
 
 
 @njit
 def _read_home(cache, home, index, tag, need):
-    """A far read at the home: (sectors it must fetch, what leaves, whether the set changed)."""
+    """A far read at the home: (sectors it must fetch, what it writes back as tag and dirty bits,
+    whether the set changed)."""
     rank, way = _rank(cache, home, index, tag)
-    if rank < 0:
-        victim, leaving = _insert(cache, home, index, tag, need, _ZERO, FAR_DEPTH)
-        return need, victim, leaving, True
-    missing = need & ~cache[home, index, VALID + way]
-    changed = rank > FAR_DEPTH or missing != _ZERO
-    if changed:
-        cache[home, index, VALID + way] |= need
-        _move(cache, home, index, rank, FAR_DEPTH)
-    return missing, _ZERO, _ZERO, changed
+    missing = need & ~cache[home, index, VALID + way] if rank >= 0 else need
+    if missing == _ZERO and rank <= FAR_DEPTH:
+        return missing, _ZERO, _ZERO, False
+    _, written_tag, written = _hold(cache, home, index, rank, way, tag, need, FAR_DEPTH)
+    return missing, written_tag, written, True
 
 
 @njit
 def write_unit(cache, unit, side, mask, units_per_home):
     """Write whole sectors ``mask`` (bits) of a unit from one side.
 
-    Takes room as a read does, and leaves the sectors dirty at the home. Returns (tag and dirty
-    bits that leave the near partition, the same for the home, dirty sectors of this set that are
-    written back but stay: tag and bits).
+    Takes room as a read does, and leaves the sectors dirty at the home. Returns what is written
+    back, as tag and dirty bits: by the near partition for room, by the home for room, and by the
+    home because too much is dirty.
     """
     partitions, n_sets = cache.shape[0], cache.shape[1]
-    row, index = unit // n_sets, unit % n_sets
-    tag = np.uint64(row + 1)
-    home = (row + index // units_per_home) % partitions
+    index, tag = set_of(unit, n_sets, units_per_home), np.uint64(unit + 1)
+    home = home_of(unit, partitions, units_per_home)
     near_tag, near_dirty = _ZERO, _ZERO
     for other in range(partitions):
         if other != home:
             rank, way = _rank(cache, other, index, tag)
             if other == side:
-                near_tag, near_dirty = _hold(cache, other, index, rank, way, tag, mask, 0)
+                _, near_tag, near_dirty = _hold(cache, other, index, rank, way, tag, mask, 0)
             elif rank >= 0:
                 cache[other, index, VALID + way] &= ~mask
     rank, way = _rank(cache, home, index, tag)
     depth = 0 if home == side else FAR_DEPTH
-    home_tag, home_dirty = _hold(cache, home, index, rank, way, tag, mask, depth)
-    if rank < 0:
-        way = np.int64((cache[home, index, ORDER] >> np.uint64(4 * depth)) & _NIBBLE)
+    way, home_tag, home_dirty = _hold(cache, home, index, rank, way, tag, mask, depth)
+    if not cache[home, index, DIRTY + way]:
+        cache[home, 0, DIRTY_WAYS] += _ONE
     cache[home, index, DIRTY + way] |= mask
     clean_tag, clean = _clean_oldest(cache, home, index)
     return near_tag, near_dirty, home_tag, home_dirty, clean_tag, clean
@@ -182,39 +270,10 @@ def write_unit(cache, unit, side, mask, units_per_home):
 def add_unit(cache, unit, mask, units_per_home):
     """Add to whole sectors ``mask`` (bits) of a unit: the home reads them, then writes the sums.
 
-    Returns (sectors fetched from DRAM as bits, tag and dirty bits that leave the home, dirty
-    sectors of this set that are written back but stay: tag and bits).
+    Returns (sectors fetched from DRAM as bits, what is written back as tag and dirty bits: for
+    room, and because too much is dirty).
     """
-    partitions, n_sets = cache.shape[0], cache.shape[1]
-    home = (unit // n_sets + unit % n_sets // units_per_home) % partitions
+    home = home_of(unit, cache.shape[0], units_per_home)
     fetched, tag, dirty, _, _, _ = read_unit(cache, unit, home, mask, units_per_home)
     _, _, _, _, clean_tag, clean = write_unit(cache, unit, home, mask, units_per_home)
     return fetched, tag, dirty, clean_tag, clean
-
-
-@njit
-def _hold(cache, part, index, rank, way, tag, mask, depth):
-    """Make sectors valid at ``rank`` (-1: a new way); tag and dirty bits of what leaves."""
-    if rank < 0:
-        return _insert(cache, part, index, tag, mask, _ZERO, depth)
-    cache[part, index, VALID + way] |= mask
-    _move(cache, part, index, rank, depth)
-    return _ZERO, _ZERO
-
-
-@njit
-def _clean_oldest(cache, part, index):
-    """Write back the least recent dirty way when a set has more of them than it may."""
-    dirty_ways, oldest = _ZERO, np.int64(-1)
-    order = cache[part, index, ORDER]
-    for _ in range(WAYS):
-        way = np.int64(order & _NIBBLE)
-        if cache[part, index, DIRTY + way]:
-            dirty_ways += _ONE
-            oldest = way
-        order >>= _FOUR
-    if dirty_ways <= cache[part, index, DIRTY_LIMIT]:
-        return _ZERO, _ZERO
-    bits = cache[part, index, DIRTY + oldest]
-    cache[part, index, DIRTY + oldest] = _ZERO
-    return cache[part, index, oldest], bits
