@@ -155,17 +155,19 @@ class SplitPoint:
         rates, gpu, problem = self.rates, self.candidate.gpu, self.program.problem
         loaded = int(self.candidate.count.phase_bytes[0, :, 0].sum())
         from_dram = min(loaded, problem.compulsory_read_bytes)
-        bytes_a_block, alone_s = loaded / self.blocks, self._block_alone_s(loaded / self.blocks)
-        beside = -(-resident // gpu.sm_count)  # blocks of the SMs that hold most
-        fullest = resident - (beside - 1) * gpu.sm_count  # how many SMs these are
-        rest = min(rates.dram_bytes_per_s, fullest * rates.port_bytes_per_s,
-                   fullest * beside * bytes_a_block / alone_s)
-        evenly = (beside - 1) * gpu.sm_count / rates.dram_bytes_per_s
+        bytes_a_block = loaded / self.blocks
+        alone_s, beside = self._block_alone_s(bytes_a_block), -(-resident // gpu.sm_count)
+        blocks_per_s = self.blocks / from_dram * rates.dram_bytes_per_s
         parts = {
             "latency": alone_s,
             "SM port": rates.hbm_latency_s + bytes_a_block * beside / rates.port_bytes_per_s,
-            "DRAM": rates.hbm_latency_s + from_dram / self.blocks * (evenly + fullest / rest),
+            "DRAM": rates.hbm_latency_s + resident / blocks_per_s,
         }
+        if beside > 1:  # until the SMs with fewer blocks are done, all get the same
+            fullest = resident - (beside - 1) * gpu.sm_count
+            rest = min(blocks_per_s, fullest * rates.port_bytes_per_s / bytes_a_block,
+                       fullest * beside / alone_s)
+            parts["DRAM"] += fullest / rest - fullest / blocks_per_s
         if rates.matmul_flops_per_s is not None:
             flops = problem.forward_flops / self.blocks * _padding(self.program)
             parts["products"] = flops * beside * gpu.sm_count / rates.matmul_flops_per_s
