@@ -63,6 +63,13 @@ class Point:
         text = json.dumps(self.document, sort_keys=True)
         return hashlib.sha256(text.encode()).digest()[0] % 3 != 0
 
+    @property
+    def fresh(self) -> bool:
+        """Whether it was first measured when the L2 model was finished (grid_fresh.py)."""
+        from . import grid_fresh
+
+        return self in grid_fresh.points()
+
     def __str__(self):
         limit = f" {self.blocks_per_sm}/SM" if self.blocks_per_sm else ""
         return f"{self.kernel} {self.shape} {self.tiles.br}×{self.tiles.bc} {self.order}{limit}"
@@ -83,13 +90,20 @@ def points(quick: bool = False) -> tuple[Point, ...]:
     K and V of all heads are below the L2 for some points and above it for others. Lengths are
     multiples of 16, so that every store is of whole sectors.
     """
-    found = tuple([*_flash2(), *_flash2_mma(), *_l2(), *_flash1(), *_standard(),
-                   *_decode(), *_backward()])
+    from . import grid_fresh
+
+    found = recorded()
     if not quick:
-        return found
+        return found + grid_fresh.points()
     small = [p for p in found if p.problem.seq <= 2048]
     return tuple(p for name in dict.fromkeys(x.kernel for x in found)
                  for p in [x for x in small if x.kernel == name][:3])
+
+
+def recorded() -> tuple[Point, ...]:
+    """The points that the L2 model's developers have looked at, a third of them or all."""
+    return tuple([*_flash2(), *_flash2_mma(), *_l2(), *_flash1(), *_standard(),
+                  *_decode(), *_backward()])
 
 
 def _problem(heads: int, seq: int, head_dim: int, dtype="fp16", mask="full", kv_heads=None):
