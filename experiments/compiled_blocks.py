@@ -64,10 +64,11 @@ def compiled(kernel, problem: Attention, gpu, sizes: dict) -> dict:
     }
     if min(built.residents) < 1:
         return found | {"why_not": f"does not fit on an SM of {gpu.name}"}
-    if hasattr(kernel, "executions"):
+    declared = kernel.executions(problem, tiles)
+    if declared is not None:
         how = tuple(
             replace(execution, spill_bytes=spill) for execution, spill
-            in zip(kernel.executions(problem, tiles), built.spills, strict=True)
+            in zip(declared, built.spills, strict=True)
         )
         time = predict(schedules.build(kernel.schedule, problem, tiles), gpu, how,
                        blocks_per_sm=built.residents)

@@ -31,7 +31,7 @@ def point(args, problem: Attention, gpu) -> Asked:
         return Asked(None, args.schedule, _tiles(args, problem, gpu), args.order,
                      args.blocks_per_sm)
     kernel = kernels.get(args.kernel)
-    if not hasattr(kernel, "executions"):
+    if kernel.executions(problem, Tiles(16, 16)) is None:
         raise InputError(f"kernel {kernel.name} does not say what its operations cost; predict "
                          f"its schedule {kernel.schedule} instead")
     choices = [t for t in kernel.tile_choices(problem)

@@ -75,8 +75,8 @@ class Timed:
         return prediction.seconds + prediction.first_launch_s * self.by_itself
 
 
-def executions(point: Point) -> tuple[Execution, ...]:
-    """What the point's kernel declares."""
+def executions(point: Point) -> tuple[Execution, ...] | None:
+    """What the point's kernel declares, or None."""
     return kernels.get(point.kernel).executions(point.problem, point.tiles)
 
 
@@ -92,7 +92,7 @@ def timed() -> list[Timed]:
         found += [_timed(Point.of(data), f"tiles {record['name']}", data, False, profile)
                   for data in record["points"]]
     found += _bench(found)
-    return [x for x in found if hasattr(kernels.get(x.point.kernel), "executions")]
+    return [x for x in found if executions(x.point) is not None]
 
 
 def _bench(others: list[Timed]) -> list[Timed]:
@@ -105,7 +105,7 @@ def _bench(others: list[Timed]) -> list[Timed]:
             problem = Attention(**data["problem"])
             for name in bench.OURS[problem.direction]:
                 kernel, entry = kernels.get(name), data["contenders"].get(name, {})
-                if "times_ms" not in entry or not hasattr(kernel, "executions"):
+                if "times_ms" not in entry:
                     continue
                 point = Point(name, problem, kernel.tile_choices(problem)[0])
                 times = entry["times_ms"]

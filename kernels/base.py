@@ -127,6 +127,11 @@ class Kernel:
         """What to launch, in turn."""
         raise NotImplementedError
 
+    def executions(self, problem: Attention, tiles: Tiles) -> tuple | None:
+        """How its launches run the schedule's phases (simulator/execution.py), for predicted
+        times; None: it does not say."""
+        return None
+
     def runs_on(self, arch: str) -> bool:
         """Whether ``arch`` ("sm_90a") has its instructions."""
         if self.only_arch:

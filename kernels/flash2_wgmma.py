@@ -1,6 +1,7 @@
 """Launcher of flash2_wgmma.cu: FlashAttention-2 forward with Hopper's TMA and wgmma."""
 
 from ..simulator.errors import InputError
+from ..simulator.execution import wgmma
 from ..simulator.tiles import Tiles
 from .base import MAX_SHARED_BYTES, SHAPE, Kernel, Launch, ceil_div
 
@@ -70,6 +71,9 @@ class Flash2Wgmma(Kernel):
             "PRODUCER_REGISTERS": str(producer),
             "CONSUMER_REGISTERS": str(consumer),
         }
+
+    def executions(self, problem, tiles):
+        return (wgmma(tiles.bc, self.groups(tiles)),)
 
     def launches(self, problem, tiles, order="row"):
         grid = problem.head_count * ceil_div(problem.seq, tiles.br)
