@@ -10,6 +10,9 @@
 //   at the end, where they merge in shared memory. A buffer is refilled as soon as its product is
 //   done: while a warp waits, all its stages are on their way.
 // - With PAGED the split's page table is read once into shared memory; rows are found through it.
+// Measured on an H200 (hbmeter decode --recorded), fp16, one query, 8,192 keys, d 128, one split:
+//   sequences × heads     64 × 32/8   32 × 8/8   over PyTorch 2.11's flash   paged, pages of 16
+//   TB/s of Q, K, V         4.47        4.48            1.66, 1.69               4.36, 4.23
 #include "mma.cuh"
 #include "split_combine.cuh"
 
@@ -81,16 +84,6 @@ __device__ __forceinline__ void copy_queries(Memory& memory, unsigned tile, cons
     for (int at = threadIdx.x; at < BR * VECTORS; at += BLOCK_THREADS)
         memory.copy_async<TENSOR_Q>(tile + Swizzled<WIDTH>::offset(at / VECTORS, at % VECTORS),
                                     from + at * VEC, at / VECTORS < rows);
-}
-
-__device__ __forceinline__ void commit_copies() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Until all but the last PENDING groups of copies of this warp are there.
-template <int PENDING> __device__ __forceinline__ void wait_for_copies() {
-    asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
-    __syncwarp();
 }
 
 // ---- One column block of a warp ---------------------------------------------------------------

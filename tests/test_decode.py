@@ -6,6 +6,7 @@ from math import gcd
 
 import numpy as np
 import pytest
+from hbmeter.experiments import bench_decode
 from hbmeter.experiments.cli import main
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import schedules, splits, traffic
@@ -213,6 +214,44 @@ def test_a_page_table_too_long_for_shared_memory_says_so_or_is_split():
     with pytest.raises(InputError, match="shared memory"):
         traffic("paged", problem, gpu, Tiles(16, 16, page=16, splits=1), engine="scratchpad")
     assert splits.choose_tiles("paged", problem, gpu, {}).splits > 1
+
+
+# ---- The recorded H200 ----
+
+
+@pytest.fixture(scope="module")
+def h200():
+    found, = [r for r in bench_decode.recorded() if r["provenance"]["gpu"] == "NVIDIA H200"]
+    return found
+
+
+def test_recorded_decode_is_at_the_bandwidth_and_ahead_of_pytorchs_flash(h200):
+    rows = {(r["batch"], r["heads"], r["kv_seq"], r["head_dim"], r["contender"]): r
+            for r in bench_decode.rows(h200)}
+    ours = rows[64, 32, 8192, 128, "split_kv"]
+    assert ours["share_of_read"] >= 0.85 and ours["ratio_to_torch_flash"] >= 1
+    assert rows[64, 32, 8192, 128, "paged"]["share_of_read"] >= 0.85
+
+
+def test_the_chosen_number_of_splits_is_among_the_fastest_recorded(h200):
+    """Of the numbers tried, the one nearest to the choice takes at most 10% longer than the best;
+    what is predicted for it is within 20%."""
+    for point in h200["points"]:
+        problem, gpu = Attention(**point["problem"]), load("h200")
+        points = {p.splits: p for p in splits.every("split_kv", problem, gpu, STEP)}
+        times = {int(n): np.median(ms) / 1e3 for n, ms in point["by_splits"].items()}
+        chosen = splits.best(tuple(points.values())).splits
+        near = min(times, key=lambda n: abs(n - chosen))
+        assert times[near] <= 1.1 * min(times.values())
+        assert points[near].predicted_s == pytest.approx(times[near], rel=0.2)
+
+
+def test_the_recorded_table_prints_anywhere(capsys):
+    assert main(["decode", "--recorded"]) == 0
+    text = capsys.readouterr().out
+    assert "NVIDIA H200" in text and "torch flash" in text
+    assert main(["decode", "--recorded", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["points"]
 
 
 # ---- The command line ----
