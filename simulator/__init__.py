@@ -10,6 +10,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+# ruff: noqa: F401
 if TYPE_CHECKING:  # for editors and type checkers; at run time see __getattr__
     from . import blocks
     from .blocks import explore
