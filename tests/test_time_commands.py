@@ -210,3 +210,35 @@ def test_a_full_mask_has_no_causal_miscount():
 def test_a_claim_needs_one_number():
     with pytest.raises(InputError, match="either --tflops or --ms"):
         claim(Attention(), load("h200"))
+
+
+# ---- a whole model over context lengths ----
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", "hidden_size": 2048, "torch_dtype":
+                                "bfloat16", "num_attention_heads": 16, "num_key_value_heads": 4,
+                                "num_hidden_layers": 6}))
+    return str(path)
+
+
+def test_a_models_attention_time_grows_with_its_context(config, capsys):
+    code, out, _ = output(capsys, "model", config, "--seq", "6000", "--times", "--json")
+    rows = json.loads(out)["lengths"]
+    assert code == 0 and [row["seq"] for row in rows] == [1024, 2048, 4096, 6000]
+    for kind in ("prefill", "decode"):
+        times = [row[f"{kind}_s"] for row in rows]
+        assert times == sorted(times)
+        assert all(row[f"{kind}_s"] > row[f"{kind}_bound_s"] for row in rows)
+    _, text, _ = output(capsys, "model", config, "--seq", "2048", "--times")
+    assert "6 attention layers" in text and "steps/s" in text
+
+
+def test_layers_without_softmax_attention_have_no_time(tmp_path, capsys):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers":
+                                2, "layer_types": ["linear_attention"] * 2}))
+    code, _, err = output(capsys, "model", str(path), "--times")
+    assert code == 2 and "no layer of softmax attention" in err

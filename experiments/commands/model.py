@@ -2,9 +2,11 @@
 
   hbmeter model config.json --seq 8192
   hbmeter model config.json --seq 131072 --gpu a100-80gb --batch 8 --json
+  hbmeter model config.json --seq 131072 --times
 
 The config is a Hugging Face style config.json. counted: FLOPs, bytes at the SM boundary of the
-prefill by flash2 with its least-traffic tiles, compulsory bytes of one decode step.
+prefill by flash2 with its least-traffic tiles, compulsory bytes of one decode step. --times:
+predicted attention time of the whole model at lengths up to --seq, beside bounds.
 """
 
 
@@ -19,6 +21,8 @@ def add_arguments(parser):
                         help="sequences (%(default)s)")
     parser.add_argument("--dtype", choices=list(options.DTYPE_BYTES),
                         help="storage of Q, K, V, O and the cache (the config's)")
+    parser.add_argument("--times", action="store_true",
+                        help="predicted prefill and decode times over context lengths")
     options.add_gpu(parser)
     options.add_json(parser)
 
@@ -26,12 +30,13 @@ def add_arguments(parser):
 def run(args):
     """Print a row for each kind of layer and their total."""
     from ...simulator.model_config import read
-    from .. import model_table, options
+    from .. import model_table, model_times, options
     from ..output import print_json
 
-    document = model_table.document(read(args.config), options.profile(args), seq=args.seq,
-                                    batch=args.batch, dtype=args.dtype)
+    shown = model_times if args.times else model_table
+    document = shown.document(read(args.config), options.profile(args), seq=args.seq,
+                              batch=args.batch, dtype=args.dtype)
     if args.json:
         print_json(document)
     else:
-        model_table.show(document)
+        shown.show(document)
