@@ -82,12 +82,12 @@ template <int WIDTH> __device__ __forceinline__ unsigned columns_first(unsigned 
 
 // ---- Tiles from global memory ------------------------------------------------------------------
 
-// Starts copying `rows` valid rows of a tile; the others become 0, which changes no product.
+// Starts copying `rows` valid rows of a tile; the others become 0, which changes no product. A
+// block does it, or a warp (of 32 threads, by its lanes).
 template <int TENSOR, int ROWS, int WIDTH, int BLOCK_THREADS>
 __device__ __forceinline__ void copy_rows(Memory& memory, unsigned tile, const Element* from,
-                                          int rows) {
+                                          int rows, unsigned thread = threadIdx.x) {
     constexpr int VECTORS = WIDTH / VEC, STEP = BLOCK_THREADS / VECTORS;
-    unsigned thread = threadIdx.x;
     forget(thread);
     unsigned row = thread / VECTORS, vector = thread % VECTORS;
     if (row >= STEP) return;
@@ -99,10 +99,47 @@ __device__ __forceinline__ void copy_rows(Memory& memory, unsigned tile, const E
                                       from + r * WIDTH, int(row) + r < rows);
 }
 
+// Makes a group of what this thread began to copy since the last one.
+__device__ __forceinline__ void commit_copies() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Until all but the last PENDING groups of copies of this warp are there.
+template <int PENDING> __device__ __forceinline__ void wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
+    __syncwarp();
+}
+
 // Until all copies of this thread block are there.
 __device__ __forceinline__ void wait_for_all_copies() {
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
+}
+
+// ---- Products of tiles -------------------------------------------------------------------------
+
+// c += A · Bᵀ of tiles that are WIDTH wide; `a` and `b` are this lane's addresses in their first
+// blocks (rows_first, columns_first).
+template <int WIDTH, int STRIPS, int N>
+__device__ __forceinline__ void add_dot_t(float (&c)[STRIPS][N][4], unsigned a, unsigned b) {
+    forget(a), forget(b);
+#pragma unroll
+    for (int k = 0; k < WIDTH; k += 16) {
+        Fragment left[STRIPS];
+#pragma unroll
+        for (int i = 0; i < STRIPS; ++i)
+            load_matrices(left[i], Swizzled<WIDTH>::block(a, 16 * i, k));
+#pragma unroll
+        for (int j = 0; j < N / 2; ++j) {
+            Fragment right;
+            load_matrices(right, Swizzled<WIDTH>::block(b, 16 * j, k));
+#pragma unroll
+            for (int i = 0; i < STRIPS; ++i) {
+                mma(c[i][2 * j], left[i], right[0], right[1]);
+                mma(c[i][2 * j + 1], left[i], right[2], right[3]);
+            }
+        }
+    }
 }
 
 // ---- Rows of an accumulator: four lanes share one ----------------------------------------------
