@@ -9,6 +9,7 @@ from ..hwprofiles import load
 from ..simulator import schedules
 from ..simulator.engines import NAMES as ENGINES
 from ..simulator.errors import InputError
+from ..simulator.grid_order import ORDERS
 from ..simulator.problem import DIRECTIONS, DTYPE_BYTES, Attention
 from ..simulator.tiles import Tiles
 
@@ -144,8 +145,9 @@ def add_engine(parser: argparse.ArgumentParser):
 
 def add_launch(parser: argparse.ArgumentParser):
     """--order and --blocks-per-sm: how thread blocks reach the SMs."""
-    parser.add_argument("--order", choices=("row", "head"), default="row",
-                        help="grid index that runs fastest (%(default)s)")
+    parser.add_argument("--order", choices=ORDERS, default="row",
+                        help="grid index that runs fastest (%(default)s); longest: head, and the last "
+                             "row blocks first, which see most under a causal mask")
     parser.add_argument("--blocks-per-sm", type=whole, metavar="N",
                         help="thread blocks that share an SM (from occupancy)")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ..simulator.errors import InputError, unknown_name
+from ..simulator.grid_order import order_number
 from ..simulator.problem import Attention
 from ..simulator.tiles import Tiles
 
@@ -21,7 +22,6 @@ MAX_SHARED_BYTES = 232_448  # the most that one thread block gets on any GPU so 
 MAX_REGISTERS = 255  # of one thread
 MAX_LENGTH = 1 << 29  # row + shift stays inside int32
 MAX_GRID = 2**31 - 1
-ORDERS = ("row", "head")
 SHAPE = ("heads", "group", "n_q", "n_kv", "lo_shift", "hi_shift", "head_fastest", "scale")
 
 
@@ -73,8 +73,6 @@ def is_statistic(name: str) -> bool:
 
 def scalar_arguments(problem: Attention, order: str) -> dict:
     """The scalars that entry points take, by name (see ``SHAPE``)."""
-    if order not in ORDERS:
-        raise unknown_name("order", order, ORDERS)
     mask = problem.mask_bounds
     values = {
         "heads": problem.head_count,
@@ -83,7 +81,7 @@ def scalar_arguments(problem: Attention, order: str) -> dict:
         "n_kv": problem.kv_seq,
         "lo_shift": min(max(mask.lo_shift, -MAX_LENGTH), MAX_LENGTH),
         "hi_shift": min(max(mask.hi_shift, -MAX_LENGTH), MAX_LENGTH),
-        "head_fastest": int(order == "head"),
+        "head_fastest": order_number(order, problem),
     }
     scalars = {name: np.int32(value) for name, value in values.items()}
     return scalars | {"scale": np.float32(problem.softmax_scale)}

@@ -7,6 +7,7 @@ import pytest
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import InputError, schedules, traffic
 from hbmeter.simulator.engines import l2, l2_repeat, scratchpad
+from hbmeter.simulator.grid_order import ORDERS
 from hbmeter.simulator.problem import Attention
 from hbmeter.simulator.tiles import Tiles
 
@@ -47,7 +48,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("blocks_per_sm", [1, 3])
-@pytest.mark.parametrize("order", l2.ORDERS)
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("schedule", "changes"), CASES,
                          ids=[f"{s}-{'-'.join(map(str, c.values()))}" for s, c in CASES])
 def test_what_repeats_counts_as_if_it_were_simulated(schedule, changes, order, blocks_per_sm):
@@ -142,9 +143,9 @@ def test_masks_make_blocks_unlike():
 
 def test_groups_follow_each_other_in_the_order_of_issue():
     program = schedules.build("flash2", replace(SHAPE, seq=4096, kv_seq=4096), Tiles(64, 64))
-    for head_fastest in (False, True):
+    for order in range(len(ORDERS)):
         plan = l2_repeat.plan_phase(program, program.phase_records[0], small_gpu(sm_count=10), 1,
-                                    head_fastest, True)
+                                    order, True)
         groups = [l2_repeat.group_of(block, plan) for block in range(plan["total"])]
         assert groups[0] == 0 and groups[-1] == plan["groups"] - 1
         steps = np.diff(groups)

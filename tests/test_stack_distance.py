@@ -11,6 +11,7 @@ from hbmeter.hwprofiles import load
 from hbmeter.simulator import schedules
 from hbmeter.simulator.engines import lru_stack, scratchpad, stack_distance
 from hbmeter.simulator.errors import InputError
+from hbmeter.simulator.grid_order import ORDERS
 from hbmeter.simulator.problem import Attention
 from hbmeter.simulator.tape import Kind
 from hbmeter.simulator.tiles import Tiles
@@ -68,7 +69,7 @@ def moves_of_a_block(program, phase, r0, c0):
         pc += 1
 
 
-def uses_in_step(program, slots, head_fastest):
+def uses_in_step(program, slots, order):
     """(granule, bytes, reads) of a program's thread blocks that go in step."""
     granules = stack_distance.granule_records(program)
     for phase in program.phases:
@@ -76,8 +77,10 @@ def uses_in_step(program, slots, head_fastest):
         axes += [range(1)] * (2 - len(axes))
         blocks = [(r0, c0) for r0 in axes[0] for c0 in axes[1]]
         heads = range(program.problem.head_count)
-        grid = ([(h, b) for b in blocks for h in heads] if head_fastest
-                else [(h, b) for h in heads for b in blocks])
+        if order == "longest":
+            blocks.reverse()
+        grid = ([(h, b) for h in heads for b in blocks] if order == "row"
+                else [(h, b) for b in blocks for h in heads])
         waiting = iter(grid)
         running = [None] * min(slots, len(grid))
         ahead, busy = [None] * len(running), True
@@ -120,14 +123,13 @@ def test_the_stack_is_a_dictionary_lru_of_every_size(items, n_bytes, capacity):
 
 
 @settings(max_examples=40, deadline=None)
-@given(problems(), TILES, st.sampled_from(FORWARD), st.integers(0, 40_000), st.booleans(),
-       st.integers(1, 3))
+@given(problems(), TILES, st.sampled_from(FORWARD), st.integers(0, 40_000),
+       st.sampled_from(ORDERS), st.integers(1, 3))
 def test_a_curve_is_a_dictionary_lru_of_the_blocks_in_step(problem, tiles, schedule, capacity,
-                                                           head_fastest, blocks_per_sm):
+                                                           order, blocks_per_sm):
     program = schedules.build(schedule, problem, tiles)
-    found = curve(program, [capacity], "head" if head_fastest else "row",
-                  blocks_per_sm=blocks_per_sm)
-    uses = uses_in_step(program, 4 * blocks_per_sm, head_fastest)
+    found = curve(program, [capacity], order, blocks_per_sm=blocks_per_sm)
+    uses = uses_in_step(program, 4 * blocks_per_sm, order)
     assert found.read_bytes[0] == dictionary_lru(uses, capacity)
 
 

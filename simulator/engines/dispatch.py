@@ -2,14 +2,25 @@
 
 import numpy as np
 
+from ..grid_order import LONGEST, ROW
 from ..jit import njit
 
 DONE = 1e-9  # work of a block that is as good as none
 
 
 @njit
-def makespan(weights, heads, head_fastest, sm_count, residence):
-    """Cycles until the last thread block ends.
+def place_of(index, heads, blocks, order):
+    """(Head, block of it) of thread block ``index`` of a grid of heads × blocks; ``order`` as
+    grid_order.order_number has it."""
+    if order == ROW:
+        return index // blocks, index % blocks
+    block = index // heads
+    return index % heads, blocks - 1 - block if order == LONGEST else block
+
+
+@njit
+def makespan(weights, heads, order, sm_count, residence):
+    """Cycles until the last thread block ends; ``order`` as in place_of.
 
     ``weights`` is each block's work over the mean, for one head; ``residence[m − 1]`` the cycles
     of a block of mean work while m share its SM alike. The first blocks go one to each SM, then a
@@ -27,7 +38,7 @@ def makespan(weights, heads, head_fastest, sm_count, residence):
     for _ in range(most):
         for sm in range(sm_count):
             if issued < total:
-                left[sm, residents[sm]] = _weight(weights, issued, heads, per_head, head_fastest)
+                left[sm, residents[sm]] = weights[place_of(issued, heads, per_head, order)[1]]
                 residents[sm] += 1
                 issued += 1
     times, queue = np.full(sm_count, np.inf), np.arange(sm_count)
@@ -46,18 +57,13 @@ def makespan(weights, heads, head_fastest, sm_count, residence):
                 kept += 1
         clock[sm] = last = now
         while kept < most and issued < total:
-            left[sm, kept] = _weight(weights, issued, heads, per_head, head_fastest)
+            left[sm, kept] = weights[place_of(issued, heads, per_head, order)[1]]
             kept += 1
             issued += 1
         residents[sm] = kept
         times[sm] = _next_end(left[sm], kept, speeds, now)
         _sift_down(queue, times, 0)
     return last
-
-
-@njit
-def _weight(weights, index, heads, per_head, head_fastest):
-    return weights[index // heads if head_fastest else index % per_head]
 
 
 @njit

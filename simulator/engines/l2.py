@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import InputError
+from ..grid_order import order_number
 from ..program import Program
 from .heard import run_heard
 from .l2_blocks import MACHINE, SLOT, dirty_sectors, run_phase, write_before
@@ -30,7 +31,6 @@ from .l2_counts import COLUMNS, FETCHED, FILLED, READ, WRITTEN, WRITTEN_BACK
 from .l2_moves import PREFETCHES, instruction_cycles, moves
 from .l2_repeat import UPDATED, plan_phase, stored_once
 
-ORDERS = ("row", "head")
 # Cycles where a profile has no latencies: the H800's (Luo et al., arXiv 2402.13499).
 L2_LATENCY_CYCLES, HBM_LATENCY_CYCLES = 263.0, 479.0
 YOUNGER_PACE = 0.78  # of the next older block on the SM; kernels on mma.sync, 32 rows a warp, H200
@@ -113,8 +113,8 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
              skip_repeats: bool = True, on_progress=lambda share: None) -> L2Count:
     """Run a program's thread blocks on ``gpu`` (a Profile), its L2 empty at the start.
 
-    ``blocks_per_sm`` is one number or one for each phase; ``order`` the grid index that runs
-    fastest: "row" (block axes, last one first) or "head". Of the kernel: ``matmul_flops_per_s``,
+    ``blocks_per_sm`` is one number or one for each phase; ``order`` one of grid_order.ORDERS (of
+    block axes the last one runs first). Of the kernel: ``matmul_flops_per_s``,
     the rate of the units that it uses, when that is not the dtype's peak; ``prefetch``, for each
     phase what a block computes between a load and its use ("none", a "product", a whole "trip";
     default: a trip where tiles have two stages); ``younger_pace``, how fast a block runs beside
@@ -127,7 +127,8 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
     Raises InputError for an unknown order or prefetch, or units that the reader cannot hold.
     """
     prefetch = [None] * len(program.phases) if prefetch is None else list(prefetch)
-    _check(gpu, order, prefetch, unit_bytes)
+    _check(gpu, prefetch, unit_bytes)
+    issue = order_number(order, program.problem)
     cycles = instruction_cycles(program, gpu, matmul_flops_per_s)
     residents = np.broadcast_to(blocks_per_sm, len(program.phases))
     younger = np.broadcast_to(younger_pace, len(program.phases))
@@ -137,7 +138,7 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
         resident = int(residents[number])
         if cold_phases or cache is None:
             cache = _cache(gpu, unit_bytes, tensors[-1]["base_bytes"], dirty_before_bytes)
-        plan = plan_phase(program, phase, gpu, resident, order == "head", skip_repeats)
+        plan = plan_phase(program, phase, gpu, resident, issue, skip_repeats)
         sectors += _run(program, phase, moves(program, phase, cycles, prefetch[number]), tensors,
                         _paces(resident, younger[number]), sm_sides(gpu), cache,
                         _machine(gpu, resident, unit_bytes, phase["group"]), plan,
@@ -150,9 +151,7 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
                    blocks - sum(int(plan["skipped"]) for plan in plans))
 
 
-def _check(gpu, order: str, prefetch: list, unit_bytes: int) -> None:
-    if order not in ORDERS:
-        raise InputError(f"order {order!r} is not known; it is row or head")
+def _check(gpu, prefetch: list, unit_bytes: int) -> None:
     for what in prefetch:
         if what is not None and what not in PREFETCHES:
             raise InputError(f"prefetch {what!r} is not known; it is one of "
@@ -207,7 +206,7 @@ def _run(program, phase, steps, tensors, paces, sides, cache, machine, plan, on_
     slots["address"] = -1
     run_heard(run_phase, (
         steps, phase, tensors, program.tile_records, program.problem.head_count // phase["group"],
-        bool(plan["head_fastest"]), sides, paces,
+        plan["order"], sides, paces,
         np.zeros((plan["slots"], len(program.vars)), np.int64),
         np.full((plan["slots"], len(program.tile_table), stages), -1.0), slots, cache, sectors,
         machine, plan, np.append(stored_once(program, phase), UPDATED)), plan, on_progress)

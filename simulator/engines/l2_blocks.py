@@ -9,6 +9,7 @@ import numpy as np
 
 from ..jit import njit
 from ..tape import Kind
+from .dispatch import place_of
 from .l2_cache import DIRTY, HOME_BYTES, WAYS, add_unit, popcount, read_unit, write_unit
 from .l2_counts import FETCHED, FILLED, READ, WRITTEN, WRITTEN_BACK
 from .l2_repeat import group_of, next_block
@@ -33,11 +34,11 @@ LAST_READ = np.dtype(
 
 
 @njit
-def run_phase(moves, phase, tensors, tiles, heads, head_fastest, sides, paces, variables, freed,
+def run_phase(moves, phase, tensors, tiles, heads, order, sides, paces, variables, freed,
               slots, cache, sectors, machine, plan, stored):
     """Run all thread blocks of a phase: always the slot whose next access is due first goes on.
 
-    ``moves`` as l2_moves.py has them; ``paces`` [blocks on the SM, age rank]: by how much slower
+    ``moves`` as l2_moves.py has them; ``order`` as dispatch.place_of has it; ``paces`` [blocks on the SM, age rank]: by how much slower
     than alone a block works; ``variables`` [slot, variable]; ``freed`` [slot, tile, stage]: when
     the buffers of the latest loads are free again. ``plan`` (l2_repeat.py) says how blocks are
     grouped: ``sectors`` has [group, tensor, count].
@@ -66,8 +67,7 @@ def run_phase(moves, phase, tensors, tiles, heads, head_fastest, sides, paces, v
                 continue
             issued = next_block(issued, plan, slots.address, slots.group, sectors, sums, stored)
             slot.group = group_of(issued, plan)
-            slot.head = issued % heads if head_fastest else issued // per_head
-            block = issued // heads if head_fastest else issued % per_head
+            slot.head, block = place_of(issued, heads, per_head, order)
             variables[number, 0] = block // blocks1 * phase.step0
             variables[number, 1] = block % blocks1 * phase.step1
             issued += 1

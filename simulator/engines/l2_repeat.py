@@ -16,6 +16,7 @@ from math import gcd
 
 import numpy as np
 
+from ..grid_order import ROW
 from ..jit import njit
 from ..tape import Kind
 from .l2_counts import COLUMNS, FETCHED, FILLED, WRITTEN, WRITTEN_BACK
@@ -29,7 +30,7 @@ WAVES_OF_A_HEAD = 6  # waves of a head from which it is cut into groups of about
 # Where a phase stands and how its blocks are grouped, in blocks in the order of issue: a span is
 # some heads (or all, where the head index runs fastest), cut into ``pieces`` of ``piece`` blocks.
 PLAN = np.dtype([(name, np.int64) for name in (
-    "total", "slots", "head_fastest", "span", "piece", "pieces", "groups",
+    "total", "slots", "order", "span", "piece", "pieces", "groups",
     "period",  # groups: a repeat over spans is a multiple; 0: there is one span
     "alike",  # whether all blocks of a span do the same work
     "window", "window_over_spans",  # groups: the least of a window
@@ -38,8 +39,9 @@ PLAN = np.dtype([(name, np.int64) for name in (
 ONCE, UPDATED = 1, 0  # how often a tensor's elements are stored in a phase
 
 
-def plan_phase(program, phase, gpu, blocks_per_sm: int, head_fastest: bool, skipping: bool):
-    """How a phase's blocks are grouped, as a PLAN record; ``phase`` is its PHASE record.
+def plan_phase(program, phase, gpu, blocks_per_sm: int, order: int, skipping: bool):
+    """How a phase's blocks are grouped, as a PLAN record; ``phase`` is its PHASE record,
+    ``order`` as grid_order.order_number has it.
 
     Without ``skipping`` all blocks are simulated.
     """
@@ -50,7 +52,7 @@ def plan_phase(program, phase, gpu, blocks_per_sm: int, head_fastest: bool, skip
     sharing = program.problem.group // int(phase["group"])  # heads that read the same K and V
     slots = min(gpu.sm_count * blocks_per_sm, per_head * heads)
     alike = blocks_alike(program, phase)
-    if head_fastest:
+    if order != ROW:
         span, period = per_head * heads, 0
         rows = -(-per_head // (blocks1 * GROUPS_MAX))
         piece = rows * blocks1 * heads if alike else span
@@ -63,11 +65,11 @@ def plan_phase(program, phase, gpu, blocks_per_sm: int, head_fastest: bool, skip
         period = -(-span // piece) * (sharing if together == 1 else 1)
     pieces = -(-span // piece)
     window = max(-(-7 * slots // (8 * piece)), 1)  # about a wave
-    plan["total"], plan["slots"], plan["head_fastest"] = per_head * heads, slots, head_fastest
+    plan["total"], plan["slots"], plan["order"] = per_head * heads, slots, order
     plan["span"], plan["piece"], plan["pieces"] = span, piece, pieces
     plan["groups"] = -(-per_head * heads // span) * pieces
     plan["period"], plan["alike"], plan["skipping"] = period, alike, skipping
-    plan["window"] = max(window, _evenly(piece, slots)) if head_fastest else window
+    plan["window"] = max(window, _evenly(piece, slots)) if order != ROW else window
     if period:
         plan["window_over_spans"] = period * max(
             _evenly(span * period // pieces, slots), -(-window // period))

@@ -17,9 +17,11 @@ from math import gcd
 import numpy as np
 
 from ..errors import InputError
+from ..grid_order import order_number
 from ..jit import njit
 from ..program import Program
 from ..tape import NO_VAR, Kind
+from .dispatch import place_of
 from .heard import run_heard
 from .lru_stack import NEVER, empty_stack, use
 from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region
@@ -48,8 +50,8 @@ def miss_curve(program: Program, gpu, l2_bytes, *, blocks_per_sm: int, order: st
                on_progress=lambda share: None) -> MissCurve:
     """DRAM reads of ``program`` with an L2 of each of the sizes ``l2_bytes``, empty at the start.
 
-    Of ``gpu`` (a Profile) only the number of SMs counts; ``order`` is the grid index that runs
-    fastest, "row" or "head". ``on_progress`` as in l2.simulate.
+    Of ``gpu`` (a Profile) only the number of SMs counts; ``order`` is one of
+    grid_order.ORDERS. ``on_progress`` as in l2.simulate.
     Raises InputError when the program has more than GRANULES_MAX granules.
     """
     sizes = np.unique(np.asarray(l2_bytes, np.int64))
@@ -59,6 +61,7 @@ def miss_curve(program: Program, gpu, l2_bytes, *, blocks_per_sm: int, order: st
     if count > GRANULES_MAX:
         raise InputError(f"a miss curve follows {count:,} pieces of tiles here, {GRANULES_MAX:,} "
                          "at most: fewer heads, a smaller batch or seq")
+    issue = order_number(order, program.problem)
     stack = empty_stack(count)
     misses = np.zeros(len(sizes) + 1, np.int64)
     for number, phase in enumerate(program.phase_records):
@@ -69,7 +72,7 @@ def miss_curve(program: Program, gpu, l2_bytes, *, blocks_per_sm: int, order: st
         control["total"] = blocks * heads
         run_heard(_run_phase, (
             program.tape, phase, program.tensor_records, program.tile_records, granules,
-            heads, order == "head", np.zeros((slots, len(program.vars)), np.int64), sizes, misses,
+            heads, issue, np.zeros((slots, len(program.vars)), np.int64), sizes, misses,
             *stack, control,
         ), control, lambda done, at=number: on_progress((at + done) / len(program.phases)))
     return MissCurve(sizes, misses[::-1].cumsum()[::-1][1:])
@@ -115,7 +118,7 @@ def _sizes(program: Program) -> dict:
 
 
 @njit
-def _run_phase(tape, phase, tensors, tiles, granules, heads, head_fastest, variables, sizes,
+def _run_phase(tape, phase, tensors, tiles, granules, heads, order, variables, sizes,
                misses, stack, last, weights, owners, blocks, control):
     """Run all thread blocks of a phase in step; ``misses`` by the number of sizes that miss."""
     stops, n_slots = np.zeros_like(variables), variables.shape[0]
@@ -129,9 +132,7 @@ def _run_phase(tape, phase, tensors, tiles, granules, heads, head_fastest, varia
             if pcs[slot] < 0:
                 if control.issued == control.total:
                     continue
-                block = control.issued
-                head_of[slot] = block % heads if head_fastest else block // per_head
-                block = block // heads if head_fastest else block % per_head
+                head_of[slot], block = place_of(control.issued, heads, per_head, order)
                 variables[slot, 0] = block // blocks1 * phase.step0
                 variables[slot, 1] = block % blocks1 * phase.step1
                 pcs[slot] = phase.first

@@ -19,8 +19,8 @@ from ...hwprofiles.document import Document
 from ...hwprofiles.schema import Profile, Section, Whole
 from .. import schedules
 from ..engines import NAMES as ENGINES
-from ..engines.l2 import ORDERS
 from ..errors import InputError, unknown_name
+from ..grid_order import ORDERS
 from ..problem import Attention
 
 MAX_BYTES = 1 << 20

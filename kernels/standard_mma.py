@@ -1,0 +1,77 @@
+"""Launcher of standard_mma.cu: standard attention on tensor cores, S and P in global memory."""
+
+from dataclasses import replace
+
+from ..simulator.execution import mma_sync, softmax_rows
+from ..simulator.tiles import Tiles
+from .base import THREADS, ceil_div
+from .standard import Standard
+
+WARPS = THREADS // 32
+SOFTMAX_ELEMENTS = 16  # of a row of S, a thread: two vectors
+
+
+def share(rows: int, columns: int) -> tuple[int, int]:
+    """Rows and columns of a warp, of a result of ``rows`` × ``columns`` (as in the source)."""
+    down = power_of_two(rows // 16, 4 if rows > columns else 2)
+    return rows // down, columns // power_of_two(columns // 16, WARPS // down)
+
+
+def power_of_two(x: int, most: int) -> int:
+    """The largest power of two up to ``most``, itself one, that divides ``x``."""
+    return min(x & -x, most)
+
+
+class StandardMma(Standard):
+    name = "standard_mma"
+    dtypes = ("fp16", "bf16")
+    least_arch = 80  # cp.async, mma.m16n8k16
+    most_stages = 4
+    matmul_dtype = None  # tensor cores take the inputs as they are
+    tiles = (Tiles(128, 128, 3, 64), Tiles(128, 64, 3, 64), Tiles(64, 64, 3, 64),
+             Tiles(64, 64, 2, 32))
+
+    def scores_shared_bytes(self, problem, tiles):
+        """Shared memory of the scores: steps of Q and K, then the tile of S in their place."""
+        depth = min(tiles.bk, problem.head_dim)
+        stages = min(tiles.stages, ceil_div(problem.head_dim, depth))
+        operands = stages * (tiles.br + tiles.bc) * depth
+        return max(operands, tiles.br * tiles.bc) * problem.dtype_bytes
+
+    def output_shared_bytes(self, problem, tiles):
+        """Shared memory of the output: steps of P and V, then the tile of O in their place."""
+        width = self.value_columns(problem, tiles)
+        operands = tiles.stages * tiles.bk * (tiles.br + width)
+        return max(operands, tiles.br * width) * problem.dtype_bytes
+
+    def softmax_threads(self, problem):
+        """Threads of a row's block: whole warps."""
+        return min(ceil_div(problem.kv_seq, 32 * SOFTMAX_ELEMENTS) * 32, THREADS)
+
+    def live_registers(self, problem, tiles):
+        rows, columns = share(tiles.br, tiles.bc)
+        return rows * columns // 32 + rows // 4 + 40
+
+    def tile_choices(self, problem):
+        return tuple(tiles for tiles in self.tiles if self.accepts(problem, tiles))
+
+    def defines(self, problem, tiles):
+        return super().defines(problem, tiles) | {"STAGES": str(tiles.stages)}
+
+    def executions(self, problem, tiles):
+        def product(columns):
+            how = mma_sync(*share(tiles.br, columns), THREADS, stages=tiles.stages)
+            both = how.costs["dot_t_add"]  # operands are read from shared memory, both of them
+            return replace(how, costs=how.costs | {"dot_add": both})
+
+        softmax = softmax_rows(problem.kv_seq, self.softmax_threads(problem))
+        return (product(tiles.bc), softmax, product(self.value_columns(problem, tiles)))
+
+    def launches(self, problem, tiles, order="row"):
+        scores, softmax, output = super().launches(problem, tiles, order)
+        softmax = replace(softmax, threads=self.softmax_threads(problem))
+        return tuple(replace(launch, entry=launch.entry.replace("standard", self.name))
+                     for launch in (scores, softmax, output))
+
+
+KERNEL = StandardMma()
