@@ -13,6 +13,7 @@ from .problem import Attention
 from .tiles import Tiles
 from .time_model import covers, predict
 
+DECODE_ROWS = 64
 COMPARED = {
     "forward": ("standard", "standard_minimal", "flash1", "flash2"),
     "backward": ("standard_backward", "standard_backward_minimal", "flash1_backward",
@@ -119,12 +120,20 @@ def describe(problem: Attention) -> dict:
     return {name: getattr(problem, name) for name in names} | {"pass": problem.direction}
 
 
+def compared(problem: Attention) -> tuple[str, ...]:
+    """What ``compare`` compares: the schedules of the problem's pass, and split_kv for decode: a
+    longer cache, and few enough queries to be rows of one tile."""
+    names = COMPARED[problem.direction]
+    few = problem.seq < problem.kv_seq and problem.seq * problem.group <= DECODE_ROWS
+    return (*names, "split_kv") if few and problem.direction == "forward" else names
+
+
 def compare(problem: Attention, gpu, *, names: tuple[str, ...] | None = None,
             order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2",
             times: bool = False, on_done=lambda name: None) -> list[dict]:
     """``traffic`` of several schedules on one problem, each with its least-traffic tiles.
 
-    ``names`` default to COMPARED for the problem's pass. They run side by side (the engines hold
+    ``names`` default to ``compared``. They run side by side (the engines hold
     no lock); ``on_done`` gets each name as it ends.
 
     >>> from hbmeter.hwprofiles import load
@@ -133,7 +142,7 @@ def compare(problem: Attention, gpu, *, names: tuple[str, ...] | None = None,
     >>> min(points, key=lambda point: point["sm"]["read_bytes"])["schedule"]
     'flash2'
     """
-    names = COMPARED[problem.direction] if names is None else names
+    names = compared(problem) if names is None else names
     tiles = {name: blocks.choose_tiles(name, problem, gpu) for name in names}  # or fails at once
 
     stopped = Event()

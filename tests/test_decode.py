@@ -276,6 +276,15 @@ def test_splits_and_pages_reach_the_schedule(capsys):
     assert tiles["page"] == 32 and tiles["splits"] == 6  # of three column blocks each
 
 
+def test_compare_shows_decode_with_and_without_packing_and_splits(capsys):
+    shape = ["--batch", "1", "--heads", "32", "--kv-heads", "8", "--seq", "1", "--kv-seq", "8192"]
+    assert main(["compare", *shape, "--engine", "scratchpad", "--json"]) == 0
+    found = {p["schedule"]: p["sm"]["read_bytes"] for p in json.loads(capsys.readouterr().out)}
+    assert found["split_kv"] < found["flash2"] / 3  # four query heads read K and V once
+    assert main(["compare", "--seq", "256", "--engine", "scratchpad", "--json"]) == 0
+    assert "split_kv" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("arguments", "says"), [
     (["traffic", "--schedule", "flash2", "--splits", "2"], "flash2 takes no splits"),
     (["traffic", "--schedule", "split_kv", "--page-size", "16"], "split_kv takes no page"),

@@ -21,14 +21,14 @@ def run(args):
     import sys
     from itertools import count
 
-    from ...simulator.point import COMPARED, compare
+    from ...simulator.point import compare, compared
     from .. import options
     from ..output import print_json
     from ..progress import Progress
 
     problem = options.problem(args)
     progress = Progress(sys.stderr)
-    progress.start("counting", len(COMPARED[problem.direction]))
+    progress.start("counting", len(compared(problem)))
     done = count(1)
     points = compare(problem, options.profile(args), order=args.order,
                      blocks_per_sm=args.blocks_per_sm, engine=args.engine, times=True,
