@@ -152,7 +152,8 @@ def mma_sync(rows_of_warp: int, columns: int, threads: int, *, stages: int) -> E
 
     A warp owns ``rows_of_warp`` rows, 16 a strip, and reads all of K and V; Q comes from shared
     memory again for every column block of ``columns``. With one stage a product hides the other's
-    load. A trip's own hundred instructions (addresses, bounds, barriers) follow from each other.
+    load. A trip's own hundred instructions (addresses, bounds, barriers) follow from each other, as
+    do half of the thousand that a block runs before and after its loop.
     """
     streamed, resident = 1 / (_FRAGMENT * rows_of_warp), 1 / (_FRAGMENT * columns)
 
@@ -165,7 +166,8 @@ def mma_sync(rows_of_warp: int, columns: int, threads: int, *, stages: int) -> E
         _SOFTMAX | {"mask": Cost(slow=4), "dot_t": scores, "dot_t_add": scores, "dot": output,
                     "dot_add": output,
                     "t_dot": scores, "t_dot_add": scores, "sub_rows": Cost(1), "mul": Cost(1),
-                    "maximum": Cost(slow=100 * WARP / rows_of_warp, chain=100)},
+                    "maximum": Cost(slow=100 * WARP / rows_of_warp, chain=100),
+                    "log": Cost(slow=4, waits=2, chain=500)},
         strips=rows_of_warp // 16, operands_ahead=True, masks_edges=True, 
         prefetch="trip" if stages > 1 else "product",
         younger_pace=WIDE_WARPS_PACE if rows_of_warp > 16 else NARROW_WARPS_PACE,

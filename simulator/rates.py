@@ -69,9 +69,11 @@ def rates(gpu, multiplier: str, dtype: str) -> Rates:
 
 
 def _matmul_flops_per_s(gpu, multiplier: str, dtype: str, measured) -> float:
-    if multiplier == "fma":
+    if multiplier == "fma" and dtype != "fp64":
         return measured("fp32_fma", gpu.flops.fp32)
     peak = getattr(gpu.flops, dtype) or gpu.flops.fp32
+    if multiplier == "fma":
+        return peak
     if multiplier == "wgmma":
         return measured(f"wgmma_{dtype}", peak)
     hopper = gpu.compute_capability.startswith("9.")

@@ -192,6 +192,8 @@ class _Phase:
         cycles[_ISSUE] = work * (cost.instructions + cost.slow) / rate.instructions
         cycles[_ALU] = 2 * work * cost.slow / rate.instructions
         cycles[_SMEM] = work * cost.wavefronts / rate.wavefronts
+        if self.how.multiplier == "fma":  # products are instructions; fp64 ones are slow on some
+            cycles[_ISSUE] = max(cycles[_ISSUE], cycles[_MATMUL])
         return cycles, cost.waits * rate.pipeline_latency + cost.chain * rate.chain_latency
 
     def _move(self, size: int) -> np.ndarray:

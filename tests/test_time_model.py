@@ -20,6 +20,7 @@ GPUS = ("h200", "a100-40gb", "t4", "rtx4090")
 SHAPES = [
     Attention(1, 4, 300, 64), Attention(2, 8, 1024, 128, mask="causal"),
     Attention(1, 8, 2048, 64, mask="window:256"), Attention(1, 8, 512, 64, dtype="fp32"),
+    Attention(1, 4, 300, 64, dtype="fp64"),
 ]
 
 
