@@ -78,9 +78,18 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
         residents = asked or [max(m, 1) for m in estimate_residents(program, gpu, kernel)]
         found = predict(program, gpu, kernel, blocks_per_sm=residents, order=order)
         result["time"] |= {"predicted_s": found.seconds, "predicted_limiter": found.limiter}
+    elif times and "splits" in schedules.options(schedule):
+        result["time"] |= _decode_time(candidate, blocks_per_sm)
     if engine != "scratchpad":
         result |= _beyond_l2(program, gpu, kernel, blocks_per_sm, order, engine, on_progress)
     return result
+
+
+def _decode_time(candidate, blocks_per_sm: int) -> dict:
+    from .splits import SplitPoint
+
+    found = SplitPoint(candidate, blocks_per_sm)
+    return {"predicted_s": found.predicted_s, "predicted_limiter": found.limiter}
 
 
 def _beyond_l2(program, gpu, kernel, blocks_per_sm: int, order: str, engine: str,
