@@ -1,12 +1,26 @@
 // FlashAttention-2 forward with Hopper's own instructions (sm_90a): schedule flash2.
 //
 // Moves the bytes that flash2_mma.cu moves, in the same order. What it changes:
-// - One thread copies: TMA tensor maps bring whole swizzled tiles, mbarriers say when.
+// - One thread copies: TMA tensor maps bring whole swizzled tiles, mbarriers say when. Rows beyond
+//   a head's end arrive as zeros, as the head is a dimension of the map.
 // - wgmma reads Q, K and V from shared memory; the weights stay in registers as operand A. A
 //   consumer warpgroup owns 64 rows; registers move from the producer to the consumers.
-// - The next scores and these weights times V are computed while the next softmax is prepared, and
-//   the warpgroups take turns at starting products, so that softmax falls into products.
-// - Persistent: as many thread blocks as the GPU holds share out the row blocks, long ones first.
+// - A block's scores are started together with the weights of the block before times V, and the
+//   warpgroups take turns at starting products, so that the softmax of one falls into the products
+//   of another.
+// - Persistent: as many thread blocks as the GPU holds fetch row blocks, those with the most keys
+//   first; the next Q arrives, in a second buffer, while this one is in use.
+// Expected: the tensor cores' rate on large products (about 790 TFLOP/s here) less the softmax that
+// no product hides; at least cuDNN, which uses the same instructions.
+// Measured on an H200 beside PyTorch 2.11's cuDNN backend in the same run: fp16, 16,384 tokens,
+// heads × d = 2048, default tiles, TFLOP/s:
+//                    d 64 full  causal  d 128 full  causal  d 256 full  causal
+//   n 4096                 511     441         625     563         734     568
+//   over cuDNN            1.19    1.14        1.09    1.18        1.25    1.18
+//   n 1024                 429     312         567     429         584     424
+//   over cuDNN            1.09    0.98        1.09    1.15        1.14    1.09
+// Tried and slower there: one loop over the blocks of all tiles (−10%), weights forced ahead of the
+// wait for the products (−5%), part of exp2 on the FMA units (−3%), 128 × 176 tiles (−1%).
 #include "hopper.cuh"
 
 constexpr int CONSUMERS = BR / 64;  // warpgroups that compute, of 64 rows each

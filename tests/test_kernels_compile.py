@@ -39,7 +39,8 @@ def nvrtc():
 
 def misfits(kernel, dtype, head_dim, arch, count, tiles) -> list[str]:
     """A line for each entry point of a build that spills or cannot be launched."""
-    built = compiler.build(kernel, posed(kernel, dtype=dtype, head_dim=head_dim), tiles, arch, count)
+    shape = posed(kernel, dtype=dtype, head_dim=head_dim)
+    built = compiler.build(kernel, shape, tiles, arch, count)
     assert built.cubin[:4] == b"\x7fELF"
     entries = {launch.entry for launch in kernel.launches(posed(kernel), tiles)}
     assert entries <= set(built.resources)  # a launch may be left out: one split, no combine
@@ -123,6 +124,14 @@ def test_a_kernel_of_one_architecture_is_refused_on_others(nvrtc, arch):
         compiler.build(kernel, problem(), kernel.tile_choices(problem())[0], arch)
     with pytest.raises(InputError, match="needs sm_80 or later, not sm_75"):
         compiler.check_arch(kernels.get("flash2_mma"), "sm_75")
+
+
+def test_short_causal_heads_get_fewer_rows_a_block():
+    kernel = kernels.get("flash2_wgmma")
+    rows = {(mask, seq): kernel.tile_choices(problem(seq=seq, head_dim=64, mask=mask))[0].br
+            for mask in ("full", "causal") for seq in (100, 1024, 8192)}
+    assert rows == {("full", 100): 128, ("full", 1024): 192, ("full", 8192): 192,
+                    ("causal", 100): 128, ("causal", 1024): 128, ("causal", 8192): 192}
 
 
 def test_wgmma_is_not_serialised(nvrtc):
