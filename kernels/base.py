@@ -22,7 +22,7 @@ MAX_SHARED_BYTES = 232_448  # the most that one thread block gets on any GPU so 
 MAX_REGISTERS = 255  # of one thread
 MAX_LENGTH = 1 << 29  # row + shift stays inside int32
 MAX_GRID = 2**31 - 1
-SHAPE = ("heads", "group", "n_q", "n_kv", "lo_shift", "hi_shift", "head_fastest", "scale")
+SHAPE = ("heads", "group", "n_q", "n_kv", "lo_shift", "hi_shift", "order", "scale")
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def scalar_arguments(problem: Attention, order: str) -> dict:
         "n_kv": problem.kv_seq,
         "lo_shift": min(max(mask.lo_shift, -MAX_LENGTH), MAX_LENGTH),
         "hi_shift": min(max(mask.hi_shift, -MAX_LENGTH), MAX_LENGTH),
-        "head_fastest": order_number(order, problem),
+        "order": order_number(order, problem),
     }
     scalars = {name: np.int32(value) for name, value in values.items()}
     return scalars | {"scale": np.float32(problem.softmax_scale)}

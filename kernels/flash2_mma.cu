@@ -158,8 +158,8 @@ __device__ __forceinline__ void add_weighted_values(Output& o, const Scores& s, 
 // What the thread block works on, and this warp's part of it.
 struct Work {
     int head, r0, first;  // first row of the block and of the warp
-    __device__ __forceinline__ Work(int index, int heads, int n_q, int head_fastest) {
-        Place place = place_of(index, heads, (n_q + BR - 1) / BR, head_fastest);
+    __device__ __forceinline__ Work(int index, int heads, int n_q, int order) {
+        Place place = place_of(index, heads, (n_q + BR - 1) / BR, order);
         head = place.head, r0 = place.block * BR, first = r0 + threadIdx.x / 32 * WARP_ROWS;
     }
 };
@@ -225,10 +225,10 @@ __device__ __forceinline__ void store_results(Memory& memory, Element* O, float*
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element* O, float* LSE,
                    int heads, int group, int n_q, int n_kv, int lo_shift, int hi_shift,
-                   int head_fastest, float scale COUNTERS) {
+                   int order, float scale COUNTERS) {
     extern __shared__ __align__(128) unsigned char shared[];
     unsigned q = __cvta_generic_to_shared(shared), k = q + Q_BYTES, v = k + K_BYTES;
-    Work work(blockIdx.x, heads, n_q, head_fastest);
+    Work work(blockIdx.x, heads, n_q, order);
     Mask mask = {lo_shift, hi_shift, n_kv};
     Memory memory;
 
@@ -286,7 +286,7 @@ hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element
     wait_for_all_copies();  // Q, K and V are read: O may take their place
     int index = blockIdx.x;
     forget(index);
-    work = Work(index, heads, n_q, head_fastest);
+    work = Work(index, heads, n_q, order);
     store_results(memory, O, LSE, shared, work, n_q, o, m, l);
     FINISH(memory);
 }

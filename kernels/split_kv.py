@@ -99,13 +99,13 @@ class SplitKV(Kernel):
             "hbmeter_split_kv", heads * ceil_div(rows, tiles.br) * splits,
             self.block_threads(tiles), self.shared_bytes(problem, tiles),
             (*self.reads, *self.outputs, *self.scratch, "kv_head_count", "n_rows", "n_q", "n_kv",
-             "lo_shift", "hi_shift", "head_fastest", "scale", "splits", "split_keys"),
+             "lo_shift", "hi_shift", "order", "scale", "splits", "split_keys"),
         )
         if splits == 1:
             return (attend,)
         return attend, Launch(
             "hbmeter_split_kv_combine", heads * ceil_div(rows, COMBINE_ROWS), COMBINE_THREADS, 0,
-            (*self.scratch, *self.outputs, "kv_head_count", "n_rows", "head_fastest", "splits"),
+            (*self.scratch, *self.outputs, "kv_head_count", "n_rows", "order", "splits"),
         )
 
 

@@ -65,21 +65,21 @@ class Standard(Kernel):
                 heads * row_blocks * ceil_div(problem.kv_seq, tiles.bc),
                 THREADS,
                 self.scores_shared_bytes(problem, tiles),
-                ("Q", "K", "S", *shape, "head_fastest", "scale"),
+                ("Q", "K", "S", *shape, "order", "scale"),
             ),
             Launch(
                 "hbmeter_standard_softmax",
                 heads * problem.seq,
                 THREADS,
                 self.softmax_shared_bytes(problem),
-                ("S", "P", "heads", "n_q", "n_kv", *shifts, "head_fastest"),
+                ("S", "P", "heads", "n_q", "n_kv", *shifts, "order"),
             ),
             Launch(
                 "hbmeter_standard_output",
                 heads * row_blocks * value_blocks,
                 THREADS,
                 self.output_shared_bytes(problem, tiles),
-                ("P", "V", "O", *shape, "head_fastest"),
+                ("P", "V", "O", *shape, "order"),
             ),
         )
 

@@ -248,6 +248,6 @@ def test_shapes_and_shifts_of_the_arguments():
     assert tensor_shape("O", shape) == (1, 2, 5, 64)
     assert tensor_shape("LSE", shape) == (1, 2, 5)
     scalars = scalar_arguments(shape, "head")
-    assert (scalars["lo_shift"], scalars["hi_shift"], scalars["head_fastest"]) == (2, 5, 1)
+    assert (scalars["lo_shift"], scalars["hi_shift"], scalars["order"]) == (2, 5, 1)
     full = scalar_arguments(problem(), "row")
     assert full["lo_shift"] == -full["hi_shift"] == -(2**29)
