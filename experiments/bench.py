@@ -1,34 +1,41 @@
-"""Forward attention timed beside PyTorch's backends: the same inputs, in turn, in one run.
+"""Attention timed beside PyTorch's backends, either pass: the same inputs, in turn, in one run.
 
 Shapes keep batch × seq at 16,384 tokens and heads × head_dim at 2,048, as the FlashAttention
 papers do. A round times a batch of back-to-back launches of each contender; what a contender
-cannot run (no memory, no such head_dim) is kept with the reason.
+cannot run (no memory, no such head_dim) is kept with the reason. Standard attention takes part as
+we write it and as a library has it: cuBLAS, PyTorch's softmax, cuBLAS (its "math" backend works in
+fp32). A backward pass is timed from what a forward pass saved: ours from the O and LSE of
+flash2_mma, PyTorch's by its autograd.
 """
 
 import os
+from dataclasses import replace
 from statistics import median
 
 from .. import kernels
 from ..kernels.errors import Unavailable
 from ..simulator.errors import InputError
 from ..simulator.problem import Attention
-from .grid import SHAPE
+from .grid import of_problem
 
 TOKENS, WIDTH = 16_384, 2_048
 LENGTHS = tuple(512 << i for i in range(7))
 HEAD_DIMS = (64, 128, 256)
-OURS = ("flash2_mma", "flash2_wgmma")
+OURS = {"forward": ("flash2_mma", "flash2_wgmma", "standard_mma"),
+        "backward": ("flash2_backward",)}
 PEERS = {"torch flash": "FLASH_ATTENTION", "torch cudnn": "CUDNN_ATTENTION",
          "torch efficient": "EFFICIENT_ATTENTION", "torch math": "MATH"}
+LIBRARY = "cuBLAS + softmax"
+STORES_SCORES = ("standard_mma", "torch math", LIBRARY)
 ROUNDS, WARM_UP = 7, 2
 BATCH_SECONDS = 0.01  # of back-to-back launches in one sample
-MATH_SCORES = 1 << 32  # most bytes of scores that the math backend is asked for
+SCORES_BYTES = 1 << 32  # most that those who store them are asked for
 
 
-def shapes(lengths=LENGTHS, head_dims=HEAD_DIMS) -> list[Attention]:
+def shapes(lengths=LENGTHS, head_dims=HEAD_DIMS, direction="forward") -> list[Attention]:
     """fp16 problems, full and causal."""
     return [
-        Attention(max(TOKENS // seq, 1), WIDTH // d, seq, d, mask=mask)
+        Attention(max(TOKENS // seq, 1), WIDTH // d, seq, d, mask=mask, direction=direction)
         for d in head_dims for mask in ("full", "causal") for seq in lengths
     ]
 
@@ -45,8 +52,7 @@ def measure(problems, report) -> list[dict]:
     points = []
     for number, problem in enumerate(problems):
         report.step(number, f"{problem.seq} d{problem.head_dim} {problem.mask}")
-        points.append({"problem": {name: getattr(problem, name) for name in SHAPE},
-                       "contenders": _race(problem)})
+        points.append({"problem": of_problem(problem), "contenders": _race(problem)})
     report.end()
     return points
 
@@ -66,9 +72,11 @@ def _race(problem: Attention) -> dict:
 
     inputs = runner.random_inputs(problem)
     launches, result = {}, {}
-    for name in (*OURS, *PEERS):
+    ours = OURS[problem.direction]
+    for name in (*ours, *PEERS, LIBRARY):
         try:
-            launch = (_ours if name in OURS else _peer)(name, problem, inputs)
+            _check_scores(name, problem)
+            launch = (_ours if name in ours else _peer)(name, problem, inputs)
             launches[name] = launch, _batch(launch)
         except (InputError, Unavailable, RuntimeError) as error:
             result[name] = {"why_not": str(error).splitlines()[0][:200]}
@@ -79,6 +87,12 @@ def _race(problem: Attention) -> dict:
     return result | {name: {"times_ms": times} for name, times in samples.items()}
 
 
+def _check_scores(name: str, problem: Attention):
+    scores = problem.head_count * problem.seq * problem.kv_seq * problem.dtype_bytes
+    if name in STORES_SCORES and scores > SCORES_BYTES:
+        raise InputError(f"{scores:,} B of scores")
+
+
 def _ours(name: str, problem: Attention, inputs):
     from ..kernels import runner
 
@@ -86,7 +100,17 @@ def _ours(name: str, problem: Attention, inputs):
     tiles = next(iter(kernel.tile_choices(problem)), None)
     if tiles is None:
         raise InputError(f"kernel {name} has no tiles for this problem")
-    return runner.Prepared(kernel, problem, tiles, *inputs, "row", False, None).launch
+    more = None if problem.direction == "forward" else _saved(problem, inputs)
+    return runner.Prepared(kernel, problem, tiles, *inputs, "row", False, None, more).launch
+
+
+def _saved(problem: Attention, inputs) -> dict:
+    """O and LSE of a forward pass, and a dO."""
+    from ..kernels import runner
+
+    kernel, forward = kernels.get("flash2_mma"), replace(problem, direction="forward")
+    saved = runner.run(kernel, forward, kernel.tile_choices(forward)[0], *inputs).outputs
+    return saved | {"dO": runner.random_inputs(problem, seed=1)[0]}
 
 
 def _peer(name: str, problem: Attention, inputs):
@@ -95,18 +119,41 @@ def _peer(name: str, problem: Attention, inputs):
         from torch.nn.attention import SDPBackend, sdpa_kernel
     except ImportError as error:
         raise Unavailable(f"PyTorch is not there ({error})") from error
-    scores = problem.head_count * problem.seq * problem.kv_seq * problem.dtype_bytes
-    if PEERS[name] == "MATH" and scores > MATH_SCORES:
-        raise InputError(f"{scores:,} B of scores")
     q, k, v = (torch.from_dlpack(array) for array in inputs)
+    if name == LIBRARY:
+        return _library(problem, q, k, v)
     backend = getattr(SDPBackend, PEERS[name])
 
-    def launch():
+    def forward():
         with sdpa_kernel(backend):
-            torch.nn.functional.scaled_dot_product_attention(
+            return torch.nn.functional.scaled_dot_product_attention(
                 q, k, v, is_causal=problem.mask == "causal")
 
-    return launch
+    if problem.direction == "forward":
+        return forward
+    for array in (q, k, v):
+        array.requires_grad_()
+    o = forward()
+    d_out = torch.randn_like(o)
+    return lambda: torch.autograd.grad(o, (q, k, v), d_out, retain_graph=True)
+
+
+def _library(problem: Attention, q, k, v):
+    """Standard attention of library calls in the inputs' dtype; a mask is one call more."""
+    import torch
+
+    if problem.direction == "backward":
+        raise InputError(f"{LIBRARY} is timed forward only")
+    causal = problem.mask == "causal"
+    hidden = torch.ones(problem.seq, problem.kv_seq, dtype=torch.bool, device="cuda").triu(1)
+
+    def forward():
+        scores = torch.matmul(q * problem.softmax_scale, k.transpose(-1, -2))
+        if causal:
+            scores.masked_fill_(hidden, float("-inf"))
+        return torch.matmul(torch.softmax(scores, -1), v)
+
+    return forward
 
 
 def _time_ms(launch, batch: int) -> float:
@@ -143,7 +190,8 @@ def rows(points: list[dict]) -> list[dict]:
             found.append({
                 "batch": problem.batch, "heads": problem.heads, "seq": problem.seq,
                 "head_dim": problem.head_dim, "mask": problem.mask, "contender": name,
-                "median_ms": ms, "tflop_per_s": problem.forward_flops / ms / 1e9,
+                "pass": problem.direction, "median_ms": ms,
+                "tflop_per_s": problem.flops / ms / 1e9,
                 "ratio_to_torch_flash": base / ms if base else None,
             })
     return found

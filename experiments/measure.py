@@ -102,10 +102,14 @@ def _run_all(points, partial: records.Partial, report) -> list[grid.Point]:
 
 @lru_cache(maxsize=1)
 def _inputs_and_reference(problem):
-    from ..kernels import runner
+    """Q, K and V, what else the pass reads by name, and its results in float64."""
+    from ..kernels import gradients, runner
 
     inputs = runner.random_inputs(problem)
-    return inputs, runner.reference(problem, *inputs)
+    if problem.direction == "forward":
+        return inputs, {}, runner.reference(problem, *inputs)
+    more = gradients.backward_inputs(problem, *inputs)
+    return inputs, more, gradients.reference_gradients(problem, *inputs, more["dO"])
 
 
 def run_point(point: grid.Point) -> dict:
@@ -113,12 +117,12 @@ def run_point(point: grid.Point) -> dict:
     from ..kernels import runner
 
     kernel = kernels.get(point.kernel)
-    inputs, expected = _inputs_and_reference(point.problem)
+    inputs, more, expected = _inputs_and_reference(point.problem)
     call = (kernel, point.problem, point.tiles)
     launch = {"order": point.order, "most_blocks_per_sm": point.blocks_per_sm}
-    plain = runner.run(*call, *inputs, **launch)
-    counted = runner.run(*call, *inputs, count=True, **launch)
-    times = runner.time_ms(*call, *inputs, warmup=WARM_UP, repeats=SAMPLES, **launch)
+    plain = runner.run(*call, *inputs, more=more, **launch)
+    counted = runner.run(*call, *inputs, count=True, more=more, **launch)
+    times = runner.time_ms(*call, *inputs, warmup=WARM_UP, repeats=SAMPLES, more=more, **launch)
     attributes = runner.attributes(*call, **launch)
     errors = _errors(plain.outputs, expected)
     return {

@@ -25,21 +25,24 @@ def main(path: str) -> None:
         # ncu saves what a launch may touch: leave it no memory that is not in use.
         runner.require_gpu().get_default_memory_pool().free_all_blocks()
         inputs = _inputs(point.problem)
-        runner.run(get(point.kernel), point.problem, point.tiles, *inputs, point.order,
-                   most_blocks_per_sm=point.blocks_per_sm)
+        q, k, v = (inputs.pop(name) for name in "QKV")
+        runner.run(get(point.kernel), point.problem, point.tiles, q, k, v, point.order,
+                   most_blocks_per_sm=point.blocks_per_sm, more=inputs)
 
 
-def _inputs(problem):
+def _inputs(problem) -> dict:
     """Random numbers for one head, the same for all: counters do not depend on them."""
     from ..kernels import runner
     from ..kernels.base import tensor_shape
 
     cupy = runner.require_gpu()
-    one = runner.random_inputs(replace(problem, batch=1, heads=1, kv_heads=1))
-    return tuple(
-        cupy.ascontiguousarray(cupy.broadcast_to(array, tensor_shape(name, problem)))
-        for name, array in zip("QKV", one, strict=True)
-    )
+    one = dict(zip("QKV", runner.random_inputs(replace(problem, batch=1, heads=1, kv_heads=1)),
+                   strict=True))
+    if problem.direction == "backward":
+        one |= {"dO": one["V"][:, :, :1], "O": one["V"][:, :, :1],
+                "LSE": cupy.zeros((1, 1, 1), cupy.float32)}
+    return {name: cupy.ascontiguousarray(cupy.broadcast_to(array, tensor_shape(name, problem)))
+            for name, array in one.items()}
 
 
 if __name__ == "__main__":

@@ -104,6 +104,25 @@ struct Memory {
         *reinterpret_cast<Word*>(to) = word;
     }
 
+    // Adds to a float in L2, or to four neighbours, without waiting for it.
+    template <int TENSOR> __device__ __forceinline__ void add(float* to, float x) {
+#ifdef COUNT
+        bytes[2 * TENSOR + 1] += sizeof(float);
+#endif
+        asm volatile("red.global.add.f32 [%0], %1;" :: "l"(to), "f"(x) : "memory");
+    }
+    template <int TENSOR> __device__ __forceinline__ void add(float* to, const float (&x)[4]) {
+#if __CUDA_ARCH__ >= 900
+#ifdef COUNT
+        bytes[2 * TENSOR + 1] += 4 * sizeof(float);
+#endif
+        asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+                     :: "l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+#else
+        for (int i = 0; i < 4; ++i) add<TENSOR>(to + i, x[i]);
+#endif
+    }
+
     // W neighbouring elements as floats, in one access.
     template <int TENSOR, int W>
     __device__ __forceinline__ void load_floats(float (&out)[W], const Element* from) {

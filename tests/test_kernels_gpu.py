@@ -8,6 +8,7 @@ from hbmeter import kernels
 from hbmeter.kernels import compiler, gradients, runner
 from hbmeter.kernels.errors import Unavailable
 from hbmeter.simulator.errors import InputError
+from hbmeter.simulator.grid_order import ORDERS
 from hbmeter.simulator.problem import Attention
 from hbmeter.simulator.tiles import Tiles
 
@@ -49,8 +50,9 @@ def granted(kernel, problem, tiles) -> bool:
     return True
 
 
-def assert_exact(cupy, problem, outputs, wanted):
-    """Every element written, and near the float64 attention."""
+def assert_exact(cupy, problem, outputs, wanted, sizes=None):
+    """Every element written, and near the float64 attention; ``sizes``: what a tensor is a
+    difference of, by name, where that is what rounding goes by."""
     for name, output in outputs.items():
         found = runner.to_float(output).astype(cupy.float64)
         if name not in wanted:  # S and P
@@ -61,7 +63,7 @@ def assert_exact(cupy, problem, outputs, wanted):
         assert bool((found[~finite] == right[~finite]).all()), f"{name}: wholly masked rows"
         assert bool(cupy.isfinite(found[finite]).all()), f"{name}: not every element is finite"
         error = float(cupy.linalg.norm((found - right)[finite]))
-        norm = float(cupy.linalg.norm(right[finite]))
+        norm = float(cupy.linalg.norm((sizes or wanted)[name][finite]))
         if name in ("m", "LSE"):  # these may be near 0 themselves; a score is of size 1
             norm = max(norm, int(finite.sum()) ** 0.5)
         assert error <= TOLERANCE[problem.dtype] * norm, f"{name}: {error} of {norm}"
@@ -80,15 +82,17 @@ def check(cupy, kernel, problem, tiles, order="row"):
     schedules = pytest.importorskip("hbmeter.simulator.schedules")
     q, k, v = runner.random_inputs(problem, seed=problem.seq)
     more = more_inputs(problem, q, k, v)
+    sizes = None
     if problem.direction == "backward":
-        wanted = gradients.reference_gradients(problem, q, k, v, more["dO"])
+        wanted, sizes = (gradients.reference_gradients(problem, q, k, v, more["dO"], minus_d=flag)
+                         for flag in (True, False))
     else:
         wanted = runner.reference(problem, q, k, v)
     plain = runner.run(kernel, problem, tiles, q, k, v, order, more=more)
     assert plain.bytes is None
-    assert_exact(cupy, problem, plain.outputs, wanted)
+    assert_exact(cupy, problem, plain.outputs, wanted, sizes)
     counting = runner.run(kernel, problem, tiles, q, k, v, order, count=True, more=more)
-    assert_exact(cupy, problem, counting.outputs, wanted)
+    assert_exact(cupy, problem, counting.outputs, wanted, sizes)
     program = schedules.build(kernel.schedule, problem, tiles)
     assert counting.bytes == scratchpad.count(program).by_tensor
 
@@ -106,7 +110,7 @@ def test_exact_attention_and_exact_bytes_at_every_tile(cupy, name, dtype, head_d
                 shapes(kernel.direction, dtype, head_dim, seed, SHAPES_PER_TILE)):
             if granted(kernel, problem, tiles):
                 try:
-                    check(cupy, kernel, problem, tiles, order=("row", "head")[number % 2])
+                    check(cupy, kernel, problem, tiles, order=ORDERS[number % len(ORDERS)])
                 except AssertionError as error:
                     raise AssertionError(f"{kernel.name} {problem} {tiles}: {error}") from error
 
@@ -123,18 +127,21 @@ def test_other_head_dims(cupy, name, head_dim, value_dim):
     check(cupy, kernel, problem, tiles)
 
 
+@pytest.mark.parametrize("name", ["standard", "standard_mma"])
 @pytest.mark.parametrize("kv_seq", [24_576, 24_577, 24_584])
-def test_rows_longer_than_shared_memory_are_read_twice(cupy, kv_seq):
+def test_rows_longer_than_shared_memory_are_read_twice(cupy, kv_seq, name):
     problem = Attention(
         batch=1, heads=1, seq=3, kv_seq=kv_seq, head_dim=64, dtype="fp16", mask="window:20000"
     )
-    check(cupy, kernels.get("standard"), problem, Tiles(16, 128))
+    check(cupy, kernels.get(name), problem, Tiles(16, 128))
 
 
+@pytest.mark.parametrize("name", ["standard", "standard_mma"])
 @pytest.mark.parametrize("bk", [16, 48, 128])
-def test_any_depth_of_the_inner_step(cupy, bk):
+def test_any_depth_of_the_inner_step(cupy, bk, name):
     problem = Attention(batch=1, heads=2, seq=70, kv_seq=90, head_dim=64, dtype="fp16")
-    check(cupy, kernels.get("standard"), problem, Tiles(64, 48, bk=bk))
+    for stages in range(1, kernels.get(name).most_stages + 1):
+        check(cupy, kernels.get(name), problem, Tiles(64, 48, stages, bk=bk))
 
 
 @pytest.mark.parametrize("name", kernels.names())
@@ -142,7 +149,7 @@ def test_more_than_48_kib_of_shared_memory_is_granted(cupy, name):
     kernel = kernels.get(name)
     problem = Attention(batch=1, heads=1, seq=130, head_dim=128, dtype=kernel.dtypes[0],
                         direction=kernel.direction)
-    tiles = Tiles(64, 128, bk=96)
+    tiles = Tiles(64, 128, min(kernel.most_stages, 2), bk=96)
     if granted(kernel, problem, tiles):
         assert kernel.shared_bytes(problem, tiles) > 48 * 1024
         check(cupy, kernel, problem, tiles)

@@ -53,7 +53,8 @@ def _row(found, problem, gpu, tiles) -> dict:
         "limiter": time["limiter"], "compulsory_bytes": total(found["compulsory"]),
         "idealised": is_idealised(found["schedule"], problem, tiles),
         "model": found["l2"] and found["l2"]["model"],
-        "pass": problem.direction, "n": problem.seq, "kv_n": problem.kv_seq, **shape_columns(problem, gpu),
+        "pass": problem.direction, "n": problem.seq, "kv_n": problem.kv_seq,
+        **shape_columns(problem, gpu),
     }
 
 
@@ -141,8 +142,8 @@ def notes(table) -> list[str]:
     """Setting, model, and what least time means."""
     row = table[0]
     lines = [
-        f"n {row['n']}, {shape_words(row)} on {row['gpu']}, {row['pass']}. Filled bars are counted, "
-        "hatched ones predicted. Least time: the slower of the predicted DRAM bytes at the "
+        f"n {row['n']}, {shape_words(row)} on {row['gpu']}, {row['pass']}. Filled bars are "
+        "counted, hatched ones predicted. Least time: the slower of the predicted DRAM bytes at the "
         "datasheet's bandwidth and the bound that holds for any schedule (limited by "
         f"{row['limiter']}); no kernel beats it. standard_minimal is the count of the papers "
         "(4N² + 4Nd), not a kernel, so its DRAM bytes are not simulated; standard's matrix "

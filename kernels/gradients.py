@@ -1,0 +1,55 @@
+"""What kernels of the backward pass read, and the gradients they are held to, on the GPU.
+
+The same closed formulas as simulator/engines/gradients.py, in float64, a head at a time.
+"""
+
+import numpy as np
+
+from ..simulator.problem import Attention
+from . import runner
+from .base import tensor_shape
+
+
+def backward_inputs(problem: Attention, q, k, v, seed: int = 0) -> dict:
+    """A standard normal dO, and the O and LSE that an exact forward pass saves (CuPy arrays)."""
+    cupy = runner.require_gpu()
+    random = np.random.default_rng([seed, 1])
+    shape = tensor_shape("dO", problem)
+    d_out = cupy.asarray(random.standard_normal(shape, dtype=np.float32))
+    saved = runner.reference(problem, q, k, v)
+    stored = {"dO": d_out, "O": saved["O"].astype(cupy.float32)}
+    return {name: runner.to_storage(x, problem.dtype) for name, x in stored.items()} | {
+        "LSE": saved["LSE"].astype(cupy.float32)
+    }
+
+
+def reference_gradients(problem: Attention, q, k, v, d_out, *, minus_d: bool = True) -> dict:
+    """dQ, dK and dV in float64 (CuPy arrays), computed apart from any kernel.
+
+    Without ``minus_d`` dS is P ∘ dP alone: of that size are the numbers whose rounding dQ and dK
+    carry, however little their difference leaves (nothing, where a row sees one key).
+    """
+    cupy = runner.require_gpu()
+    heads = [runner.to_float(x).reshape(-1, *x.shape[2:]) for x in (q, k, v, d_out)]
+    found = {name: cupy.zeros(tensor_shape(name, problem)) for name in ("dQ", "dK", "dV")}
+    flat = {name: x.reshape(-1, *x.shape[2:]) for name, x in found.items()}
+    low, high = problem.mask_bounds.column_range(np.arange(problem.seq), problem.kv_seq)
+    columns = cupy.arange(problem.kv_seq)
+    seen = (columns >= cupy.asarray(low)[:, None]) & (columns < cupy.asarray(high)[:, None])
+    for head in range(problem.head_count):
+        kv_head = head // problem.group
+        q_, k_, v_, do = (x[i].astype(cupy.float64) for x, i in
+                          zip(heads, (head, kv_head, kv_head, head), strict=True))
+        scores = cupy.where(seen, q_ @ k_.T * problem.softmax_scale, -cupy.inf)
+        peak = scores.max(axis=1, keepdims=True)
+        weights = cupy.exp(scores - cupy.where(cupy.isfinite(peak), peak, 0.0))
+        total = weights.sum(axis=1, keepdims=True)
+        p = weights / cupy.where(total > 0, total, 1.0)
+        dp = do @ v_.T
+        ds = p * dp * problem.softmax_scale
+        if minus_d:
+            ds -= p * ds.sum(axis=1, keepdims=True)
+        flat["dQ"][head] = ds @ k_
+        flat["dK"][kv_head] += ds.T @ q_
+        flat["dV"][kv_head] += p.T @ do
+    return found
