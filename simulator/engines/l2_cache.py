@@ -25,7 +25,7 @@ cover whole units, since all lines of a unit then live and die together, at a 16
 
 import numpy as np
 
-from ..jit import njit
+from ..jit import inlined
 
 WAYS = 16
 FAR_DEPTH = 2  # of 16; private-data knee of an H200 (hbmeter's L2 microbenchmark)
@@ -66,7 +66,7 @@ def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
     return cache
 
 
-@njit
+@inlined
 def popcount(bits):
     """Bits set in a uint64."""
     bits = bits - ((bits >> np.uint64(1)) & np.uint64(0x5555555555555555))
@@ -79,7 +79,7 @@ def popcount(bits):
 # ---- Where a unit goes --------------------------------------------------------------------------
 
 
-@njit
+@inlined
 def _scatter(page):
     """A fixed number for each page that says nothing of its neighbours' (splitmix64)."""
     x = (np.uint64(page) + _ONE) * np.uint64(0x9E3779B97F4A7C15)
@@ -87,7 +87,7 @@ def _scatter(page):
     return x ^ (x >> np.uint64(31))
 
 
-@njit
+@inlined
 def set_of(unit, n_sets, units_per_home):
     """The set that a unit goes to, the same in each partition."""
     units_per_page = units_per_home * _CHUNKS_PER_PAGE
@@ -97,7 +97,7 @@ def set_of(unit, n_sets, units_per_home):
     return index if index < n_sets else index % n_sets
 
 
-@njit
+@inlined
 def home_of(unit, partitions, units_per_home):
     """The home partition of a unit."""
     if partitions == 1:
@@ -112,7 +112,7 @@ def home_of(unit, partitions, units_per_home):
 # ---- One set ------------------------------------------------------------------------------------
 
 
-@njit
+@inlined
 def _rank(cache, part, index, tag):
     """The LRU rank of a tag in its set, or -1; and its way."""
     order = cache[part, index, ORDER]
@@ -129,7 +129,7 @@ def _rank(cache, part, index, tag):
     return popcount((zero & (~zero + _ONE)) - _ONE) >> 2, way
 
 
-@njit
+@inlined
 def _move(cache, part, index, rank, depth):
     """Bring the way of a rank up to ``depth``, the ranks between one down."""
     if rank <= depth:
@@ -143,12 +143,12 @@ def _move(cache, part, index, rank, depth):
     cache[part, index, ORDER] = above | between << _FOUR | way << to_shift | below
 
 
-@njit
+@inlined
 def _way_at(cache, part, index, rank):
     return np.int64((cache[part, index, ORDER] >> np.uint64(4 * rank)) & _NIBBLE)
 
 
-@njit
+@inlined
 def _clean(cache, part, index, way):
     """Write a dirty way back: its tag and dirty bits."""
     bits = cache[part, index, DIRTY + way]
@@ -157,7 +157,7 @@ def _clean(cache, part, index, way):
     return cache[part, index, way], bits
 
 
-@njit
+@inlined
 def _insert(cache, part, index, tag, valid, depth):
     """Put a new tag in the place of the least recent clean one: (its way, what is written back: tag
     and dirty bits). The least recent, when dirty, is written back; it leaves only where the older
@@ -177,7 +177,7 @@ def _insert(cache, part, index, tag, valid, depth):
     return way, written_tag, written
 
 
-@njit
+@inlined
 def _hold(cache, part, index, rank, way, tag, mask, depth):
     """Make sectors valid at ``rank`` (-1: a new way): (way, what is written back: tag and bits)."""
     if rank < 0:
@@ -187,7 +187,7 @@ def _hold(cache, part, index, rank, way, tag, mask, depth):
     return way, _ZERO, _ZERO
 
 
-@njit
+@inlined
 def _clean_oldest(cache, part, index):
     """Write back the least recent dirty way of a set when more of the partition is dirty than may
     be: tag and dirty bits."""
@@ -202,7 +202,7 @@ def _clean_oldest(cache, part, index):
 # ---- Reads and writes ---------------------------------------------------------------------------
 
 
-@njit
+@inlined
 def read_unit(cache, unit, side, need, units_per_home):
     """Read the sectors ``need`` (bits) of a unit from one side.
 
@@ -225,7 +225,7 @@ def read_unit(cache, unit, side, need, units_per_home):
     return fetched, near_tag, near_dirty, far_tag, far_dirty, changed
 
 
-@njit
+@inlined
 def _read_home(cache, home, index, tag, need):
     """A far read at the home: (sectors it must fetch, what it writes back as tag and dirty bits,
     whether the set changed)."""
@@ -237,7 +237,7 @@ def _read_home(cache, home, index, tag, need):
     return missing, written_tag, written, True
 
 
-@njit
+@inlined
 def write_unit(cache, unit, side, mask, units_per_home):
     """Write whole sectors ``mask`` (bits) of a unit from one side.
 
@@ -266,7 +266,7 @@ def write_unit(cache, unit, side, mask, units_per_home):
     return near_tag, near_dirty, home_tag, home_dirty, clean_tag, clean
 
 
-@njit
+@inlined
 def add_unit(cache, unit, mask, units_per_home):
     """Add to whole sectors ``mask`` (bits) of a unit: the home reads them, then writes the sums.
 
