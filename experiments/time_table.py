@@ -2,8 +2,8 @@
 
 A point is held out by its hash (grid.py), as for the L2 model: the time model was developed on the
 other third. *Zero-shot* uses nothing measured on the kernel. *Calibrated* multiplies by one factor
-a build (kernel, head_dim, dtype, tiles): measured over predicted on the one small shape of the tile
-sweep (tile_sweep.py), whose points are then left out.
+a build (kernel, head_dim, dtype, tiles, blocks per SM): measured over predicted on the one small
+shape of the tile sweep (tile_sweep.py), whose points are then left out.
 """
 
 from collections import defaultdict
@@ -59,7 +59,12 @@ class Timed:
 
     @property
     def build(self) -> tuple:
-        """What a calibration factor belongs to."""
+        """What a calibration factor belongs to: a kernel, compiled for tiles, at an occupancy."""
+        return (*self.compiled, self.blocks_per_sm)
+
+    @property
+    def compiled(self) -> tuple:
+        """What is compiled once: kernel, widths, dtype and tiles."""
         problem = self.point.problem
         return (self.point.kernel, problem.head_dim, problem.value_dim, problem.dtype,
                 self.point.tiles)
@@ -97,7 +102,7 @@ def timed() -> list[Timed]:
 
 def _bench(others: list[Timed]) -> list[Timed]:
     """The points of recorded benchmarks whose build another record has the blocks per SM of."""
-    residents = {x.build: x.blocks_per_sm for x in others if x.point.blocks_per_sm is None}
+    residents = {x.compiled: x.blocks_per_sm for x in others if x.point.blocks_per_sm is None}
     found = []
     for record in bench.recorded():
         profile = _profile(record)
@@ -111,8 +116,8 @@ def _bench(others: list[Timed]) -> list[Timed]:
                 times = entry["times_ms"]
                 x = Timed(point, f"bench {record['name']}", median(times), min(times), False, (1,),
                           profile)
-                if x.build in residents:
-                    found.append(replace(x, blocks_per_sm=residents[x.build]))
+                if x.compiled in residents:
+                    found.append(replace(x, blocks_per_sm=residents[x.compiled]))
     return found
 
 
