@@ -12,7 +12,8 @@ from ..simulator.tiles import Tiles
 SHAPE = ("batch", "heads", "kv_heads", "seq", "kv_seq", "head_dim", "value_dim", "dtype", "mask")
 TILES = ("br", "bc", "stages", "bk")
 UNUSUAL = {"direction": "forward"}  # of a problem, written when it is another
-OF_DECODE = {"splits": 1, "page": 16}  # tile options that are written when they are others
+# Tile options that are written when they are others.
+TILE_OPTIONS = {"splits": 1, "page": 16, "kv_order": "forward"}
 
 
 def of_problem(problem: Attention) -> dict:
@@ -43,7 +44,7 @@ class Point:
             "kernel": self.kernel,
             "problem": of_problem(self.problem),
             "tiles": {name: getattr(self.tiles, name) for name in TILES} | {
-                name: value for name, usual in OF_DECODE.items()
+                name: value for name, usual in TILE_OPTIONS.items()
                 if (value := getattr(self.tiles, name)) != usual
             },
             "order": self.order,
@@ -72,7 +73,9 @@ class Point:
 
     def __str__(self):
         limit = f" {self.blocks_per_sm}/SM" if self.blocks_per_sm else ""
-        return f"{self.kernel} {self.shape} {self.tiles.br}×{self.tiles.bc} {self.order}{limit}"
+        turn = f" K,V {self.tiles.kv_order}" * (self.tiles.kv_order != "forward")
+        return (f"{self.kernel} {self.shape} {self.tiles.br}×{self.tiles.bc} {self.order}{limit}"
+                f"{turn}")
 
     @property
     def shape(self) -> str:
@@ -102,7 +105,7 @@ def points(quick: bool = False) -> tuple[Point, ...]:
 
 def recorded() -> tuple[Point, ...]:
     """The points that the L2 model's developers have looked at, a third of them or all."""
-    return tuple([*_flash2(), *_flash2_mma(), *_l2(), *_flash1(), *_standard(),
+    return tuple([*_flash2(), *_flash2_mma(), *_l2(), *_kv_orders(), *_flash1(), *_standard(),
                   *_decode(), *_backward()])
 
 
@@ -174,6 +177,17 @@ def _l2() -> Iterator[Point]:
     yield _mma(2, 65536, 128, wide, mask="causal")
     yield _mma(8, 32768, 128, wide, mask="window:8192")
     yield _mma(256, 512, 64, narrow)
+
+
+def _kv_orders() -> Iterator[Point]:
+    """K and V of a head beyond what an SM's side of the L2 keeps (two more points, which walk them
+    forward, are in _l2): row blocks that turn one by one, and a wave (132 SMs × 2) at a time."""
+    wide, narrow = Tiles(128, 64, 2), Tiles(128, 128, 2)
+    for kv_order in ("forward", "sawtooth", "sawtooth:264"):
+        yield _mma(1, 131072, 128, replace(wide, kv_order=kv_order))
+    for kv_order in ("sawtooth", "sawtooth:264"):
+        yield _mma(2, 131072, 64, replace(narrow, kv_order=kv_order))
+    yield _mma(4, 65536, 128, replace(wide, kv_order="sawtooth:264"))
 
 
 def _mma(heads, seq, head_dim, tiles, order="row", limit=None, **shape) -> Point:

@@ -125,6 +125,9 @@ def add_tiles(parser: argparse.ArgumentParser):
                        help="decode schedules: most splits of the keys (predicted fastest)")
     group.add_argument("--page-size", type=whole, metavar="N",
                        help="schedule paged: keys of a page (16)")
+    group.add_argument("--kv-order", metavar="ORDER",
+                       help="schedule flash2: how row blocks walk K and V: forward, reversed, or "
+                            "sawtooth:N, N row blocks one way and the next N the other (forward)")
 
 
 def tiles(args, schedule: str, attention: Attention, gpu) -> Tiles:
@@ -132,7 +135,7 @@ def tiles(args, schedule: str, attention: Attention, gpu) -> Tiles:
     from ..simulator.blocks import choose_tiles
 
     return choose_tiles(schedule, attention, gpu, args.br, args.bc, args.stages,
-                        splits=args.splits, page=args.page_size)
+                        splits=args.splits, page=args.page_size, kv_order=args.kv_order)
 
 
 def add_engine(parser: argparse.ArgumentParser):

@@ -104,6 +104,7 @@ class Kernel:
     least_arch = 70  # sm_NN that its instructions need
     only_arch: str | None = None  # "sm_90a" when they exist there alone
     most_stages = 1  # buffers for streamed tiles
+    kv_orders = False  # whether it walks K and V in other orders than forward
     rows = (64, 128, 32, 16)  # Br and Bc worth trying, the best first
     columns = (64, 128, 32, 16)
     most_scores = 128 * 128  # Br · Bc worth trying
@@ -175,6 +176,8 @@ class Kernel:
         if tiles.stages > self.most_stages:
             right = "1" if self.most_stages == 1 else f"1 to {self.most_stages}"
             raise self._refusal("stages", tiles.stages, right)
+        if tiles.kv_order != "forward" and not self.kv_orders:
+            raise self._refusal("kv_order", tiles.kv_order, "forward")
         self._check_capacity(problem, tiles)
 
     def _refusal(self, what: str, value: int, right: str) -> InputError:

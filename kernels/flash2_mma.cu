@@ -158,9 +158,11 @@ __device__ __forceinline__ void add_weighted_values(Output& o, const Scores& s, 
 // What the thread block works on, and this warp's part of it.
 struct Work {
     int head, r0, first;  // first row of the block and of the warp
+    bool back;            // whether the block walks K and V from the last to the first
     __device__ __forceinline__ Work(int index, int heads, int n_q, int order) {
         Place place = place_of(index, heads, (n_q + BR - 1) / BR, order);
         head = place.head, r0 = place.block * BR, first = r0 + threadIdx.x / 32 * WARP_ROWS;
+        back = KV_TURN < 0 || (KV_TURN > 0 && place.block / max(KV_TURN, 1) % 2 == 1);
     }
 };
 
@@ -241,11 +243,14 @@ hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element
         copy_rows<TENSOR_V, BC, VALUE_DIM, BLOCK_THREADS>(
             memory, to, V + (first_key + c) * VALUE_DIM, n_kv - c);
     };
-    int c0 = align_down(mask.lo(work.r0), BC), end = mask.hi(work.r0 + BR - 1);
+    int begin = align_down(mask.lo(work.r0), BC), end = mask.hi(work.r0 + BR - 1);
+    bool back = work.back;  // known to the compiler unless KV_TURN is a number of row blocks
+    int c0 = back ? align_down(end + BC - 1, BC) - BC : begin, step = back ? -BC : BC;
+    auto there = [&](int c) { return back ? c >= begin : c < end; };
     copy_rows<TENSOR_Q, BR, HEAD_DIM, BLOCK_THREADS>(
         memory, q, Q + ((long long)work.head * n_q + work.r0) * HEAD_DIM, n_q - work.r0);
-    if (c0 < end) copy_keys(c0, k);
-    if (STAGES == 2 && c0 < end) copy_values(c0, v);
+    if (there(c0)) copy_keys(c0, k);
+    if (STAGES == 2 && there(c0)) copy_values(c0, v);
 
     Output o = {};
     Rows m, l = {};
@@ -256,12 +261,12 @@ hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element
     unsigned q_block = rows_first<HEAD_DIM>(q + warp_row * HEAD_DIM * sizeof(Element));
     unsigned k_block = columns_first<HEAD_DIM>(k), v_block = rows_first<VALUE_DIM>(v), buffer = 0;
 #pragma unroll 1
-    for (; c0 < end; c0 += BC) {
+    for (; there(c0); c0 += step) {
         wait_for_all_copies();
         if (STAGES == 1) copy_values(c0, v);
-        else if (c0 + BC < end) {
-            copy_keys(c0 + BC, k + STAGE_BYTES - buffer);
-            copy_values(c0 + BC, v + STAGE_BYTES - buffer);
+        else if (there(c0 + step)) {
+            copy_keys(c0 + step, k + STAGE_BYTES - buffer);
+            copy_values(c0 + step, v + STAGE_BYTES - buffer);
         }
         FINISH(memory);  // so that counters take no registers while the products run
         forget(first);
@@ -271,7 +276,7 @@ hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element
         if (seen) compute_scores(s, q_block, k_block + buffer);
         if (STAGES == 1) {
             wait_for_all_copies();
-            if (c0 + BC < end) copy_keys(c0 + BC, k);
+            if (there(c0 + step)) copy_keys(c0 + step, k);
             FINISH(memory);
         }
         if (seen) {

@@ -188,30 +188,30 @@ def why_faster(fast: Candidate, lean: Candidate) -> str:
 
 def choose_tiles(schedule: str, problem: Attention, gpu, br: int | None = None,
                  bc: int | None = None, stages: int | None = None, *, splits: int | None = None,
-                 page: int | None = None) -> Tiles:
+                 page: int | None = None, kv_order: str | None = None) -> Tiles:
     """Tiles for one point: sizes that are given are kept, absent ones chosen for least traffic
     (of a schedule that takes splits, as splits.py says).
 
-    Raises InputError when the given sizes do not fit, saying what would, and for splits or a page
-    size that the schedule does not take.
+    Raises InputError when the given sizes do not fit, saying what would, and for splits, a page
+    size or an order of K and V that the schedule does not take.
     """
     from .splits import choose_tiles as choose_split_tiles
     from .splits import require_option
 
-    sizes = {"br": br, "bc": bc, "stages": stages, "splits": splits, "page": page}
-    given = {name: size for name, size in sizes.items() if size is not None}
-    for name in ("splits", "page"):
+    sizes = {"br": br, "bc": bc, "stages": stages, "splits": splits, "page": page,
+             "kv_order": kv_order}
+    given = {name: size for name, size in sizes.items() if size not in (None, "forward")}
+    for name in ("splits", "page", "kv_order"):
         if name in given:
             require_option(schedule, name)
     if "splits" in schedules.options(schedule):
         return choose_split_tiles(schedule, problem, gpu, given)
+    base = Tiles(STEP, STEP, **{n: given[n] for n in ("stages", "kv_order") if n in given})
     if br is not None and bc is not None:
-        tiles = Tiles(br, bc, 1 if stages is None else stages)
-        return fitting_candidate(schedule, problem, tiles, gpu).tiles
+        return fitting_candidate(schedule, problem, replace(base, br=br, bc=bc), gpu).tiles
     sizes = range(STEP, LARGEST + 1, STEP)
-    copies = 1 if stages is None else stages
     choices = [
-        Candidate(schedules.build(schedule, problem, Tiles(rows, cols, copies)), gpu)
+        Candidate(schedules.build(schedule, problem, replace(base, br=rows, bc=cols)), gpu)
         for rows in ([br] if br is not None else sizes)
         for cols in ([bc] if bc is not None else sizes)
     ]

@@ -10,6 +10,7 @@ from .engines import scratchpad
 from .errors import InputError, unknown_name
 from .execution import estimate_residents, generic
 from .problem import Attention
+from .rates import l2_options
 from .tiles import Tiles
 from .time_model import covers, predict
 
@@ -98,10 +99,8 @@ def _beyond_l2(program, gpu, kernel, blocks_per_sm: int, order: str, engine: str
 
     unit_bytes = gpu.l2.line_bytes if engine == "l2-line" else l2.UNIT_BYTES
     count = l2.simulate(program, gpu, blocks_per_sm=blocks_per_sm, order=order,
-                        prefetch=[execution.prefetch for execution in kernel],
-                        younger_pace=[execution.younger_pace for execution in kernel],
                         unit_bytes=unit_bytes, skip_repeats=engine == "l2",
-                        on_progress=on_progress)
+                        on_progress=on_progress, **l2_options(gpu, kernel, program.problem.dtype))
     return {
         "l2": {"sectors_read": count.sectors_read, "sectors_written": count.sectors_written,
                "hit_rate": count.hit_rate, "model": count.model, "blocks": count.blocks,
@@ -119,6 +118,8 @@ def describe_tiles(program) -> dict:
         found["splits"] = program.phases[0].axes[1].blocks  # none is empty
     if "page" in options:
         found["page"] = tiles.page
+    if "kv_order" in options and tiles.kv_order != "forward":
+        found["kv_order"] = tiles.kv_order
     return found
 
 

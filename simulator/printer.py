@@ -95,7 +95,8 @@ class _Instruction:
         never = never or stop == "0" or (start.isdigit() and stop.isdigit()
                                          and int(start) >= int(stop))
         note = "  # never" * never
-        return f"for {self.var('var')} in {start} .. {stop} step {step}:{note}"
+        back = f", backwards when {self.var('back_var')} is odd" * bool(row["back_var"] != NO_VAR)
+        return f"for {self.var('var')} in {start} .. {stop} step {step}{back}:{note}"
 
     def _start(self, step: int, limit: int) -> tuple[str, bool]:
         """The first offset, and whether it lies beyond any length (an unbounded shift)."""
@@ -128,7 +129,11 @@ class _Instruction:
             text = str(row["start_add"])
         if row["divide"] != 1:
             text = (f"({text})" if " " in text else text) + f" / {row['divide']}"
-        return f"{self.var('var')} = {text}" + f" * {row['times']}" * bool(row["times"] != 1)
+        text += f" * {row['times']}" * bool(row["times"] != 1)
+        if row["listing"] >= 0:
+            listing = self.program.listing_at(row["listing"])
+            text = f"{'?' if listing is None else listing.name}[{text}]"
+        return f"{self.var('var')} = {text}"
 
     def load(self) -> str:
         return f"{self.tile('tile')} = load {self._region()}"

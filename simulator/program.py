@@ -99,6 +99,16 @@ class Var:
     name: str
 
 
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """A list of whole numbers that ``let`` looks up, from place ``first`` on in the program's
+    numbers: the column blocks that a mask leaves to each row block."""
+
+    name: str
+    first: int
+    values: np.ndarray
+
+
 @dataclass(frozen=True)
 class Axis:
     """A block axis of a grid: thread blocks at 0, step, 2·step … below extent."""
@@ -147,6 +157,7 @@ class Program:
     constants: tuple[float, ...]
     tape: np.ndarray
     idealised: bool = False
+    listings: tuple[Listing, ...] = ()
 
     @property
     def smem_bytes_per_block(self) -> int:
@@ -162,6 +173,15 @@ class Program:
         """Bytes of a tensor over batch and heads."""
         heads = self.problem.head_count // tensor.group
         return heads * tensor.rows_kept * tensor.cols * tensor.element_bytes
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """All lists, one after the other, for the engines."""
+        return np.concatenate([np.zeros(0, np.int64), *(one.values for one in self.listings)])
+
+    def listing_at(self, first: int) -> Listing | None:
+        """The list that begins at ``first`` of the numbers; None where none does."""
+        return next((one for one in self.listings if one.first == first), None)
 
     @cached_property
     def tensor_records(self) -> np.ndarray:
@@ -215,6 +235,7 @@ class ProgramBuilder:
     constants: list[float] = field(default_factory=list)
     tape: list = field(default_factory=list)
     vars: list[Var] = field(default_factory=lambda: [Var(0, "r0"), Var(1, "c0")])
+    listings: list[Listing] = field(default_factory=list)
 
     def tensor(self, name, rows, cols, role, *, kv=False, statistic=False, updated=False,
                packed=False, page_rows=0):
@@ -239,6 +260,12 @@ class ProgramBuilder:
                    self.problem.heads)
         )
         return self.tensors[-1]
+
+    def listing(self, name: str, values) -> Listing:
+        """Declare a list of whole numbers for ``let``. It is no tensor: looking up moves nothing."""
+        first = sum(len(one.values) for one in self.listings)
+        self.listings.append(Listing(name, first, np.asarray(values, np.int64)))
+        return self.listings[-1]
 
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         """Declare Q, K and V."""
@@ -273,10 +300,12 @@ class ProgramBuilder:
         self.phases.append(Phase(name, grid, tiles, first, len(self.tape), group))
 
     @contextmanager
-    def loop(self, name: str, step: int, limit: int, start=(None, 0), stop=None):
+    def loop(self, name: str, step: int, limit: int, start=(None, 0), stop=None,
+             back: Var | None = None):
         """Loop ``for var in range(align_down(max(start, 0), step), clip(stop, 0, limit), step)``.
 
         ``start`` and ``stop`` are (variable or None, offset) pairs; ``stop`` defaults to limit.
+        Where ``back`` is odd the trips go from the last to the first.
         """
         var = Var(len(self.vars), name)
         self.vars.append(var)
@@ -285,20 +314,21 @@ class ProgramBuilder:
         self.tape.append(
             record(Kind.LOOP, var=var.index, step=step, limit=limit,
                    start_var=_index(start[0]), start_add=start[1],
-                   stop_var=_index(stop[0]), stop_add=stop[1])
+                   stop_var=_index(stop[0]), stop_add=stop[1], back_var=_index(back))
         )
         yield var
         self.tape[address]["partner"] = len(self.tape)
         self.tape.append(record(Kind.END, var=var.index, step=step, partner=address))
 
     def let(self, name: str, var: Var | None, add: int = 0, *, divide: int = 1,
-            times: int = 1) -> Var:
+            times: int = 1, listing: Listing | None = None) -> Var:
         """A variable ``(var + add) // divide * times``, in scope where it is made: the page of a
-        key, the columns of a split."""
+        key, the columns of a split. With a ``listing``, the number at that place of it."""
         new = Var(len(self.vars), name)
         self.vars.append(new)
         self.tape.append(record(Kind.LET, var=new.index, start_var=_index(var), start_add=add,
-                                divide=divide, times=times))
+                                divide=divide, times=times,
+                                listing=-1 if listing is None else listing.first))
         return new
 
     def _region(self, kind, tile, tensor, row, col, constant=-1):
@@ -346,7 +376,7 @@ class ProgramBuilder:
         return Program(
             self.schedule, self.problem, self.tile_sizes, tuple(self.tensors), tuple(self.tiles),
             tuple(self.phases), tuple(self.vars), tuple(self.constants),
-            packed(self.tape), self.idealised,
+            packed(self.tape), self.idealised, tuple(self.listings),
         )
 
 

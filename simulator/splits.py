@@ -250,10 +250,12 @@ def best(points: tuple[SplitPoint, ...]) -> SplitPoint:
 
 
 def require_option(schedule: str, option: str) -> None:
-    """Raise InputError for a schedule that does not take ``option`` ("splits" or "page")."""
+    """Raise InputError for a schedule that does not take ``option`` ("splits", "page" or
+    "kv_order")."""
     if option not in schedules.options(schedule):
         having = [name for name in schedules.names() if option in schedules.options(name)]
-        raise InputError(f"schedule {schedule} takes no {option}; {', '.join(having)} do")
+        do = "do" if len(having) > 1 else "does"
+        raise InputError(f"schedule {schedule} takes no {option}; {', '.join(having)} {do}")
 
 
 def choose_tiles(schedule: str, problem: Attention, gpu, given: dict[str, int]) -> Tiles:

@@ -19,7 +19,7 @@ class Kind(IntEnum):
     FILL = 4
     COMPUTE = 5
     REDUCE = 6  # an atomic add of a tile into a tensor
-    LET = 7  # a variable of another: the page of a key, the columns of a split
+    LET = 7  # a variable of another: the page of a key, the columns of a split, a listed number
 
 
 NO_VAR = -1  # the variable that is always zero
@@ -30,8 +30,12 @@ _LOOP_FIELDS = (
     "start_var", "start_add",  # start = align_down(max(start_var + start_add, 0), step)
     "stop_var", "stop_add",  # stop = clip(stop_var + stop_add, 0, limit)
     "partner",  # address of the matching END (of LOOP: for END)
+    "back_var",  # the trips go from the last to the first where this variable is odd
 )
-_LET_FIELDS = ("divide", "times")  # var = (start_var + start_add) // divide * times
+_LET_FIELDS = (
+    "divide", "times",  # var = (start_var + start_add) // divide * times
+    "listing",  # or the number at that place of a list, which begins here in the program's numbers
+)
 _REGION_FIELDS = ("tensor", "tile", "row_var", "col_var")  # the tile at (row_var, col_var)
 _COMPUTE_FIELDS = ("op", "out", "a", "b", "constant")
 

@@ -37,6 +37,7 @@ _MESSAGES = {
     Fault.OTHER_BLOCK: "touches a region that another thread block of this phase stored",
     Fault.PART_OF_REGION: "an updated tensor is loaded and stored by the same regions of whole "
                            "rows, and this is another region",
+    Fault.BEYOND_LIST: "looks up a number beyond its list",
 }
 
 
@@ -120,7 +121,7 @@ def _loop_problem(program, phase, row, scope):
     if row["step"] < 1:
         return f"step {row['step']} is not positive"
     return _variable_problem(program, row, scope) or _scope_problem(
-        row, ("start_var", "stop_var"), scope
+        row, ("start_var", "stop_var", "back_var"), scope
     )
 
 
@@ -250,7 +251,7 @@ class _Walk:
             program.tape, record["first"], record["end"], record["extent0"], record["step0"],
             record["extent1"], record["step1"], np.int64(number), program.tensor_records,
             program.tile_records, self.tensors, self.rows, self.hashes, variables,
-            np.zeros_like(variables),
+            np.zeros_like(variables), program.numbers,
         )
         if fault != Fault.NONE:
             phase = program.phases[number]

@@ -20,6 +20,7 @@ CASES = {
     "flash2_backward-causal": (
         "flash2_backward", replace(PROBLEM, mask="causal", kv_heads=4, direction="backward")),
     "flash2-causal": ("flash2", replace(PROBLEM, mask="causal")),
+    "flash2-sawtooth": ("flash2", PROBLEM, Tiles(128, 64, 2, kv_order="sawtooth:3")),
     "standard-long-rows": ("standard", replace(PROBLEM, kv_seq=1 << 15)),
     **{f"{name}-splits": (name, replace(PROBLEM, seq=2, mask="window:1000"),
                           Tiles(br=16, bc=64, stages=2, splits=3))

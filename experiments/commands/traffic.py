@@ -68,7 +68,8 @@ def _show(point):
           f"heads {shape['heads']}/{shape['kv_heads']}, seq {shape['seq']}×{shape['kv_seq']}, "
           f"d {shape['head_dim']}, {shape['dtype']}, {shape['mask']}")
     decode = "".join(f", {what} {tiles[name]}" for name, what in
-                     (("splits", "splits"), ("page", "pages of")) if name in tiles)
+                     (("splits", "splits"), ("page", "pages of"), ("kv_order", "K,V"))
+                     if name in tiles)
     print(f"tiles Br {tiles['br']}, Bc {tiles['bc']}, stages {tiles['stages']}{decode}: "
           f"{point['smem_bytes_per_block']:,} B of shared memory a block, "
           f"{point['blocks_per_sm']} block(s) per SM, {point['order']} fastest")

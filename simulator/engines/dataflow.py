@@ -12,7 +12,7 @@ import numpy as np
 from ..jit import njit
 from ..ops import BY_CODE, OP_A_TRANSPOSED, OP_B_TRANSPOSED, OP_IS_MATMUL, OP_IS_REDUCTION
 from ..tape import Kind
-from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region
+from .walk import END, LET, LOOP, assign, enter_loop, next_trip, place, region
 
 
 class Fault(IntEnum):
@@ -27,6 +27,7 @@ class Fault(IntEnum):
     NOT_LOADED = 6
     OTHER_BLOCK = 7
     PART_OF_REGION = 8
+    BEYOND_LIST = 9
 
 
 _ACCUMULATES = np.array([op.accumulates for op in BY_CODE])
@@ -34,9 +35,8 @@ _LOAD, _STORE, _REDUCE, _COMPUTE = (
     int(k) for k in (Kind.LOAD, Kind.STORE, Kind.REDUCE, Kind.COMPUTE)
 )
 _NOTHING = -1  # rows of a tile that holds nothing yet
-_OK, _BEYOND, _UNSET, _EXTENT, _SHAPES, _NOT_STORED, _NOT_LOADED, _OTHER_BLOCK, _PART = map(
-    int, Fault
-)
+(_OK, _BEYOND, _UNSET, _EXTENT, _SHAPES, _NOT_STORED, _NOT_LOADED, _OTHER_BLOCK, _PART,
+ _BEYOND_LIST) = map(int, Fault)
 
 # What the walk knows of a tensor: `base` is the place of its row 0 in the arrays over rows,
 # `readable` says that all of it is stored.
@@ -52,7 +52,7 @@ ROW_STATE = np.dtype(
 
 @njit
 def walk_phase(tape, first, end, extent0, step0, extent1, step1, phase, tensors, tiles,
-               states, rows, hashes, variables, stops):
+               states, rows, hashes, variables, stops, numbers):
     shape = np.empty((len(tiles), 2), np.int64)
     owner = phase << 40  # a number for each thread block, over all phases
     for r0 in range(0, extent0, step0):
@@ -60,7 +60,7 @@ def walk_phase(tape, first, end, extent0, step0, extent1, step1, phase, tensors,
             variables[0], variables[1] = r0, c0
             shape[:] = _NOTHING
             fault, pc = _walk_block(tape, first, end, owner, tensors, tiles, states, rows, hashes,
-                                    variables, stops, shape)
+                                    variables, stops, numbers, shape)
             if fault != _OK:
                 return fault, pc
             owner += 1
@@ -69,7 +69,7 @@ def walk_phase(tape, first, end, extent0, step0, extent1, step1, phase, tensors,
 
 @njit
 def _walk_block(tape, first, end, owner, tensors, tiles, states, rows, hashes, variables, stops,
-                shape):
+                numbers, shape):
     pc = first
     while pc < end:
         row = tape[pc]
@@ -81,7 +81,9 @@ def _walk_block(tape, first, end, owner, tensors, tiles, states, rows, hashes, v
             continue
         fault = _OK
         if row.kind == LET:
-            assign(row, variables)
+            if row.listing >= 0 and not 0 <= row.listing + place(row, variables) < len(numbers):
+                return _BEYOND_LIST, pc
+            assign(row, variables, numbers)
         elif row.kind == _COMPUTE:
             fault = _compute(row, shape)
         else:

@@ -9,7 +9,7 @@ import numpy as np
 from ..jit import njit
 from ..program import Program
 from ..tape import Kind
-from .walk import END, LET, LOOP, assign, enter_loop, next_trip
+from .walk import END, LET, LOOP, assign, enter_loop, next_trip, trips_left
 
 
 def executions(program: Program, number: int) -> np.ndarray:
@@ -20,7 +20,8 @@ def executions(program: Program, number: int) -> np.ndarray:
     counts = np.zeros((blocks, phase["end"] - phase["first"]), np.int64)
     _count(program.tape, _innermost(program), phase["first"], phase["end"], phase["extent0"],
            phase["step0"], phase["extent1"], phase["step1"],
-           np.zeros(len(program.vars), np.int64), np.zeros(len(program.vars), np.int64), counts)
+           np.zeros(len(program.vars), np.int64), np.zeros(len(program.vars), np.int64),
+           program.numbers, counts)
     return counts
 
 
@@ -34,17 +35,18 @@ def _innermost(program: Program) -> np.ndarray:
 
 
 @njit
-def _count(tape, innermost, first, end, extent0, step0, extent1, step1, variables, stops, counts):
+def _count(tape, innermost, first, end, extent0, step0, extent1, step1, variables, stops, numbers,
+           counts):
     block = 0
     for r0 in range(0, extent0, step0):
         for c0 in range(0, extent1, step1):
             variables[0], variables[1] = r0, c0
-            _count_block(tape, innermost, first, end, variables, stops, counts[block])
+            _count_block(tape, innermost, first, end, variables, stops, numbers, counts[block])
             block += 1
 
 
 @njit
-def _count_block(tape, innermost, first, end, variables, stops, counts):
+def _count_block(tape, innermost, first, end, variables, stops, numbers, counts):
     pc = first
     while pc < end:
         row = tape[pc]
@@ -52,7 +54,7 @@ def _count_block(tape, innermost, first, end, variables, stops, counts):
             address = pc
             pc = enter_loop(tape, pc, variables, stops)
             if innermost[address] and pc == address + 1:
-                trips = (stops[row.var] - 1 - variables[row.var]) // row.step + 1
+                trips = trips_left(row, variables, stops)
                 for inside in range(pc, row.partner):
                     counts[inside - first] += trips
                 pc = row.partner + 1
@@ -61,6 +63,6 @@ def _count_block(tape, innermost, first, end, variables, stops, counts):
             pc = next_trip(tape, pc, variables, stops)
             continue
         if row.kind == LET:
-            assign(row, variables)
+            assign(row, variables, numbers)
         counts[pc - first] += 1
         pc += 1

@@ -205,8 +205,8 @@ def _run(program, phase, steps, tensors, paces, sides, cache, machine, plan, on_
     slots = np.zeros(plan["slots"], SLOT)
     slots["address"] = -1
     run_heard(run_phase, (
-        steps, phase, tensors, program.tile_records, program.problem.head_count // phase["group"],
-        plan["order"], sides, paces,
+        steps, phase, tensors, program.tile_records, program.numbers,
+        program.problem.head_count // phase["group"], plan["order"], sides, paces,
         np.zeros((plan["slots"], len(program.vars)), np.int64),
         np.full((plan["slots"], len(program.tile_table), stages), -1.0), slots, cache, sectors,
         machine, plan, np.append(stored_once(program, phase), UPDATED)), plan, on_progress)
@@ -224,13 +224,19 @@ def sm_sides(gpu) -> np.ndarray:
 
 def _machine(gpu, blocks_per_sm: int, unit_bytes: int, group: int):
     machine = np.zeros(1, MACHINE)[0]
-    machine["l2_latency"] = gpu.latency_cycles.l2 or L2_LATENCY_CYCLES
-    machine["hbm_latency"] = gpu.latency_cycles.hbm or HBM_LATENCY_CYCLES
+    latency, clock = gpu.latency_cycles, gpu.boost_clock_hz
+    machine["l2_latency"] = _measured(gpu, "l2_latency", latency.l2 or L2_LATENCY_CYCLES)
+    machine["hbm_latency"] = _measured(gpu, "hbm_latency", latency.hbm or HBM_LATENCY_CYCLES)
     machine["sm_bytes_per_cycle"] = _l2_bytes_per_cycle(gpu) / blocks_per_sm
-    machine["dram_bytes_per_cycle"] = gpu.hbm_bytes_per_s / gpu.boost_clock_hz
+    machine["dram_bytes_per_cycle"] = _measured(gpu, "hbm_read", gpu.hbm_bytes_per_s) / clock
     machine["unit_bytes"], machine["sector_bytes"] = unit_bytes, gpu.l2.sector_bytes
     machine["group"] = group
     return machine
+
+
+def _measured(gpu, name: str, otherwise: float) -> float:
+    found = gpu.measured.get(name)
+    return otherwise if found is None else found.value
 
 
 def _l2_bytes_per_cycle(gpu) -> float:

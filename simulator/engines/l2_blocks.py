@@ -34,12 +34,13 @@ LAST_READ = np.dtype(
 
 
 @njit
-def run_phase(moves, phase, tensors, tiles, heads, order, sides, paces, variables, freed,
+def run_phase(moves, phase, tensors, tiles, numbers, heads, order, sides, paces, variables, freed,
               slots, cache, sectors, machine, plan, stored):
     """Run all thread blocks of a phase: always the slot whose next access is due first goes on.
 
-    ``moves`` as l2_moves.py has them; ``order`` as dispatch.place_of has it; ``paces`` [blocks on the SM, age rank]: by how much slower
-    than alone a block works; ``variables`` [slot, variable]; ``freed`` [slot, tile, stage]: when
+    ``moves`` as l2_moves.py has them; ``numbers`` are the program's lists; ``order`` as
+    dispatch.place_of has it; ``paces`` [blocks on the SM, age rank]: by how much slower than alone
+    a block works; ``variables`` [slot, variable]; ``freed`` [slot, tile, stage]: when
     the buffers of the latest loads are free again. ``plan`` (l2_repeat.py) says how blocks are
     grouped: ``sectors`` has [group, tensor, count].
     """
@@ -80,7 +81,7 @@ def run_phase(moves, phase, tensors, tiles, heads, order, sides, paces, variable
                          paces[present[sm], _rank_of(ages[sm], number)], tensors, tiles, cache,
                          sectors[slot.group], last, machine)
             slot.address += 1
-        _go_on(moves, variables[number], stops[number], slot, freed[number],
+        _go_on(moves, numbers, variables[number], stops[number], slot, freed[number],
                paces[present[sm], _rank_of(ages[sm], number)])
         _sift_down(queue, waiting, slots)
 
@@ -127,7 +128,7 @@ def _before(a, b, slots):
 
 
 @njit
-def _go_on(moves, variables, stops, slot, freed, pace):
+def _go_on(moves, numbers, variables, stops, slot, freed, pace):
     """Bring a slot to its next access, or (address -1) the end of its block, and set when it is
     due; what is in front of it is computed by then, or on the way."""
     address = slot.address
@@ -139,7 +140,7 @@ def _go_on(moves, variables, stops, slot, freed, pace):
         elif row.kind == END:
             address = next_trip(moves, address, variables, stops)
         elif row.kind == LET:
-            assign(row, variables)
+            assign(row, variables, numbers)
             address += 1
         else:
             if row.ahead == 0:

@@ -100,7 +100,7 @@ def blocks_alike(program, phase) -> bool:
     bounds, once they are clipped, nor derived variables depend on the block axes."""
     tape = program.tape[phase["first"]:phase["end"]]
     lets, loops = (tape[tape["kind"] == kind] for kind in (Kind.LET, Kind.LOOP))
-    if np.isin(lets["start_var"], (0, 1)).any():
+    if np.isin(lets["start_var"], (0, 1)).any() or np.isin(loops["back_var"], (0, 1)).any():
         return False
     for axis in (0, 1):
         last = (int(phase[f"extent{axis}"]) - 1) // int(phase[f"step{axis}"])

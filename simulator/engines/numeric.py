@@ -171,13 +171,18 @@ class Machine:
             if row["kind"] == Kind.LOOP:
                 start = max(self._value(row["start_var"]) + row["start_add"], 0)
                 stop = min(self._value(row["stop_var"]) + row["stop_add"], row["limit"])
-                for offset in range(start // row["step"] * row["step"], stop, row["step"]):
+                trips = range(start // row["step"] * row["step"], stop, row["step"])
+                backwards = self._value(row["back_var"]) % 2
+                for offset in reversed(trips) if backwards else trips:
                     self.variables[row["var"]] = offset
                     self._run_body(pc + 1, row["partner"])
                 pc = row["partner"]
             elif row["kind"] == Kind.LET:
                 offset = self._value(row["start_var"]) + row["start_add"]
-                self.variables[row["var"]] = offset // row["divide"] * row["times"]
+                offset = offset // row["divide"] * row["times"]
+                listed = row["listing"] >= 0
+                self.variables[row["var"]] = (
+                    self.program.numbers[row["listing"] + offset] if listed else offset)
             else:
                 self._execute(pc, row)
             pc += 1

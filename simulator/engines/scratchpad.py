@@ -79,7 +79,7 @@ def count(program: Program) -> ScratchpadCount:
             program.tape, uniform, phase["first"], phase["end"], *_blocks(program, phase, 0),
             *_blocks(program, phase, 1), program.tensor_records, program.tile_records,
             np.zeros(len(program.vars), np.int64), np.zeros(len(program.vars), np.int64),
-            bytes_moved[number], flops[number],
+            program.numbers, bytes_moved[number], flops[number],
         )
     heads = program.problem.head_count // program.phase_records["group"]
     return ScratchpadCount(program, bytes_moved * heads[:, None, None], flops * heads[:, None])
@@ -116,31 +116,32 @@ def _fills_its_steps(program: Program, body, var, step, limit) -> bool:
 def _uniform_loops(program: Program) -> np.ndarray:
     """For each address: is it a LOOP whose trips all move the same bytes, except the last?
 
-    True for innermost loops whose variable places regions of its step only.
+    True for innermost loops that go forwards, whose variable places regions of its step only.
     """
     tape, uniform = program.tape, np.zeros(len(program.tape), np.bool_)
     for address in np.flatnonzero(tape["kind"] == Kind.LOOP):
         loop = tape[address]
         body = tape[address + 1:loop["partner"]]
         sets_none = (body["var"] == NO_VAR).all()  # no loop inside
-        uniform[address] = sets_none and _fills_its_steps(
+        forwards = loop["back_var"] == NO_VAR  # the ragged end comes last
+        uniform[address] = sets_none and forwards and _fills_its_steps(
             program, body, loop["var"], loop["step"], loop["limit"])
     return uniform
 
 
 @njit
 def _count_phase(tape, uniform, first, end, offsets0, times0, offsets1, times1, tensors, tiles,
-                 variables, stops, bytes_moved, flops):
+                 variables, stops, numbers, bytes_moved, flops):
     shape = np.zeros((len(tiles), 2), np.int64)  # rows and columns that each tile holds now
     for i, r0 in enumerate(offsets0):
         for j, c0 in enumerate(offsets1):
             variables[0], variables[1] = r0, c0
-            _count_block(tape, uniform, first, end, tensors, tiles, variables, stops, shape,
-                         bytes_moved, flops, times0[i] * times1[j])
+            _count_block(tape, uniform, first, end, tensors, tiles, variables, stops, numbers,
+                         shape, bytes_moved, flops, times0[i] * times1[j])
 
 
 @njit
-def _count_block(tape, uniform, first, end, tensors, tiles, variables, stops, shape,
+def _count_block(tape, uniform, first, end, tensors, tiles, variables, stops, numbers, shape,
                  bytes_moved, flops, blocks):
     pc, trips = first, 1  # trips that the instruction at pc stands for, in each of the blocks
     while pc < end:
@@ -158,7 +159,7 @@ def _count_block(tape, uniform, first, end, tensors, tiles, variables, stops, sh
             pc = next_trip(tape, pc, variables, stops)
             continue
         if row.kind == LET:
-            assign(row, variables)
+            assign(row, variables, numbers)
         elif row.kind == _COMPUTE:
             _count_compute(row, shape, flops, trips * blocks)
         else:

@@ -71,8 +71,8 @@ def miss_curve(program: Program, gpu, l2_bytes, *, blocks_per_sm: int, order: st
         control = np.zeros(1, CONTROL)[0]
         control["total"] = blocks * heads
         run_heard(_run_phase, (
-            program.tape, phase, program.tensor_records, program.tile_records, granules,
-            heads, issue, np.zeros((slots, len(program.vars)), np.int64), sizes, misses,
+            program.tape, phase, program.tensor_records, program.tile_records, program.numbers,
+            granules, heads, issue, np.zeros((slots, len(program.vars)), np.int64), sizes, misses,
             *stack, control,
         ), control, lambda done, at=number: on_progress((at + done) / len(program.phases)))
     return MissCurve(sizes, misses[::-1].cumsum()[::-1][1:])
@@ -109,7 +109,9 @@ def _sizes(program: Program) -> dict:
             if row["kind"] == Kind.LOOP:
                 steps[int(row["var"])] = int(row["step"])
             elif row["kind"] == Kind.LET:
-                steps[int(row["var"])] = int(row["times"])
+                listing = program.listing_at(row["listing"])
+                steps[int(row["var"])] = int(
+                    row["times"] if listing is None else np.gcd.reduce(listing.values))
             elif row["kind"] in _MOVES:
                 for side, var in (("rows", "row_var"), ("cols", "col_var")):
                     length = int(program.tile_records[row["tile"]][side])
@@ -118,7 +120,7 @@ def _sizes(program: Program) -> dict:
 
 
 @njit
-def _run_phase(tape, phase, tensors, tiles, granules, heads, order, variables, sizes,
+def _run_phase(tape, phase, tensors, tiles, numbers, granules, heads, order, variables, sizes,
                misses, stack, last, weights, owners, blocks, control):
     """Run all thread blocks of a phase in step; ``misses`` by the number of sizes that miss."""
     stops, n_slots = np.zeros_like(variables), variables.shape[0]
@@ -138,7 +140,7 @@ def _run_phase(tape, phase, tensors, tiles, granules, heads, order, variables, s
                 pcs[slot] = phase.first
                 control.issued += 1
             busy += 1
-            pc = _next_move(tape, pcs[slot], phase.end, variables[slot], stops[slot])
+            pc = _next_move(tape, numbers, pcs[slot], phase.end, variables[slot], stops[slot])
             if pc < phase.end:
                 _move(tape[pc], variables[slot], head_of[slot] * phase.group, tensors, tiles,
                       granules, sizes, misses, stack, last, weights, owners, blocks)
@@ -147,7 +149,7 @@ def _run_phase(tape, phase, tensors, tiles, granules, heads, order, variables, s
 
 
 @njit
-def _next_move(tape, pc, end, variables, stops):
+def _next_move(tape, numbers, pc, end, variables, stops):
     """The address of the next load, store or atomic add, or ``end``."""
     while pc < end:
         row = tape[pc]
@@ -158,7 +160,7 @@ def _next_move(tape, pc, end, variables, stops):
             pc = next_trip(tape, pc, variables, stops)
             continue
         if row.kind == LET:
-            assign(row, variables)
+            assign(row, variables, numbers)
         elif row.kind == _LOAD or row.kind == _STORE or row.kind == _REDUCE:
             break
         pc += 1

@@ -14,14 +14,21 @@ def value(variables, var):
 
 @njit
 def enter_loop(tape, pc, variables, stops):
-    """At a LOOP: set its variable and stop; the address to go on at."""
+    """At a LOOP: set its variable and stop; the address to go on at.
+
+    A loop that goes backwards has ~(its first offset), which is negative, as its stop.
+    """
     row = tape[pc]
     start = max(value(variables, row.start_var) + row.start_add, 0) // row.step * row.step
     stop = min(max(value(variables, row.stop_var) + row.stop_add, 0), row.limit)
     if start >= stop:
         return row.partner + 1
-    variables[row.var] = start
-    stops[row.var] = stop
+    if value(variables, row.back_var) % 2:
+        variables[row.var] = (stop - 1) // row.step * row.step
+        stops[row.var] = ~start
+    else:
+        variables[row.var] = start
+        stops[row.var] = stop
     return pc + 1
 
 
@@ -29,17 +36,35 @@ def enter_loop(tape, pc, variables, stops):
 def next_trip(tape, pc, variables, stops):
     """At an END: step the variable; the address to go on at."""
     row = tape[pc]
-    variables[row.var] += row.step
-    if variables[row.var] < stops[row.var]:
-        return row.partner + 1
-    return pc + 1
+    stop = stops[row.var]
+    if stop < 0:
+        variables[row.var] -= row.step
+        more = variables[row.var] >= ~stop
+    else:
+        variables[row.var] += row.step
+        more = variables[row.var] < stop
+    return row.partner + 1 if more else pc + 1
 
 
 @njit
-def assign(row, variables):
-    """At a LET: set its variable."""
-    offset = value(variables, row.start_var) + row.start_add
-    variables[row.var] = offset // row.divide * row.times
+def trips_left(row, variables, stops):
+    """Trips of a LOOP (or its END) that is entered, this one included."""
+    at, stop = variables[row.var], stops[row.var]
+    last = stop - 1 - at if stop >= 0 else at - ~stop
+    return last // row.step + 1
+
+
+@njit
+def place(row, variables):
+    """What a LET makes of its variable: the new offset, or the place in a list."""
+    return (value(variables, row.start_var) + row.start_add) // row.divide * row.times
+
+
+@njit
+def assign(row, variables, numbers):
+    """At a LET: set its variable; ``numbers`` are the program's lists."""
+    offset = place(row, variables)
+    variables[row.var] = offset if row.listing < 0 else numbers[row.listing + offset]
 
 
 @njit

@@ -2,7 +2,8 @@
 
 A schedule module has a one-line docstring (its title), ``DEFAULT_TILES`` and
 ``build(problem, tiles) -> Program``; one that computes gradients says ``DIRECTION = "backward"``,
-one that cuts keys into splits or keeps them in pages says ``OPTIONS = ("splits", "page")``.
+one that cuts keys into splits or keeps them in pages says ``OPTIONS = ("splits", "page")``, one
+that walks K and V in several orders ``("kv_order",)``.
 Files whose name starts with ``_`` are not schedules.
 """
 

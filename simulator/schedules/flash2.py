@@ -5,10 +5,11 @@ statistics only the logsumexp LSE = m + log l is saved.
 """
 
 from ..problem import Attention
-from ..program import Program, ProgramBuilder, Role, Space
+from ..program import Program, ProgramBuilder, Role, Space, Var
 from ..tiles import Tiles
 
 DEFAULT_TILES = Tiles(br=128, bc=64)
+OPTIONS = ("kv_order",)
 
 
 def build(problem: Attention, tiles: Tiles) -> Program:
@@ -36,7 +37,7 @@ def build(problem: Attention, tiles: Tiles) -> Program:
         p.fill(m, float("-inf"), lse, r0)
         p.fill(l, 0.0, lse, r0)
         first, last = (r0, mask.lo_shift), (r0, br - 1 + mask.hi_shift)
-        with p.loop("c0", bc, n_kv, start=first, stop=last) as c0:
+        with p.loop("c0", bc, n_kv, start=first, stop=last, back=_back(p, tiles, r0)) as c0:
             p.load(K, k, c0)
             p.compute("dot_t", S, Q, K)
             p.compute("scale", S, S, constant=problem.softmax_scale)
@@ -59,3 +60,12 @@ def build(problem: Attention, tiles: Tiles) -> Program:
         p.compute("add", l, l, m)
         p.store(l, lse, r0)
     return p.build()
+
+
+def _back(p: ProgramBuilder, tiles: Tiles, r0: Var) -> Var | None:
+    """A variable that is odd in row blocks that walk K and V backward."""
+    if tiles.kv_turn == 0:
+        return None
+    if tiles.kv_turn < 0:
+        return p.let("back", None, 1)
+    return p.let("back", r0, divide=tiles.br * tiles.kv_turn)

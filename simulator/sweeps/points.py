@@ -93,8 +93,9 @@ def row(values: dict, profile_name: str, gpu) -> dict:
 
 
 def _tiles(values: dict, problem: Attention, profile_name: str, gpu) -> Tiles:
-    br, bc, stages, splits, page = sizes = tuple(values[name] for name in TILES)
-    if None in (br, bc) or (splits, page) != (None, None) or (
+    sizes = tuple(values[name] for name in TILES)
+    br, bc, stages, *options = sizes
+    if None in (br, bc) or options != [None, None, "forward"] or (
             "splits" in schedules.options(values["schedule"])):
         _profiles[profile_name] = gpu
         return _chosen(profile_name, values["schedule"], problem, sizes)
@@ -104,9 +105,9 @@ def _tiles(values: dict, problem: Attention, profile_name: str, gpu) -> Tiles:
 @lru_cache(maxsize=10_000)
 def _chosen(profile_name: str, schedule: str, problem: Attention, sizes: tuple) -> Tiles:
     """Points that differ in order or engine only share their choice."""
-    br, bc, stages, splits, page = sizes
+    br, bc, stages, splits, page, kv_order = sizes
     return blocks.choose_tiles(schedule, problem, _profiles[profile_name], br, bc, stages,
-                               splits=splits, page=page)
+                               splits=splits, page=page, kv_order=kv_order)
 
 
 def flat(found: dict, prefix: str = "") -> dict:

@@ -22,13 +22,14 @@ from ..engines import NAMES as ENGINES
 from ..errors import InputError, unknown_name
 from ..grid_order import ORDERS
 from ..problem import Attention
+from ..tiles import Tiles
 
 MAX_BYTES = 1 << 20
 MAX_POINTS = 1_000_000
 MAX_VALUES = 10_000  # in one list
 CHOOSE = "choose"
 SHAPE_FIELDS = {"direction": "pass"}  # where the command line has another name than Attention
-TILES = ("br", "bc", "stages", "splits", "page")
+TILES = ("br", "bc", "stages", "splits", "page", "kv_order")
 
 
 def _shape_type(name: str, hint):
@@ -41,6 +42,10 @@ def _shape_type(name: str, hint):
         return value
 
     return Annotated[str, AfterValidator(check)]
+
+
+def _kv_order(value: str) -> str:
+    return Tiles(1, 1, kv_order=value).kv_order
 
 
 def _one_of(kind: str, valid):
@@ -81,6 +86,7 @@ AXES = {
     **{SHAPE_FIELDS.get(f.name, f.name): (_shape_type(f.name, _hints[f.name]), f.default)
        for f in fields(Attention)},
     **{name: (_TILE, None) for name in TILES},
+    "kv_order": (Annotated[str, AfterValidator(_kv_order)], "forward"),
     "order": (_one_of("order", lambda: ORDERS), "row"),
     "blocks_per_sm": (Whole | None, None),
     "engine": (_one_of("engine", lambda: ENGINES), "l2"),
