@@ -105,8 +105,8 @@ def points(quick: bool = False) -> tuple[Point, ...]:
 
 def recorded() -> tuple[Point, ...]:
     """The points that the L2 model's developers have looked at, a third of them or all."""
-    return tuple([*_flash2(), *_flash2_mma(), *_l2(), *_kv_orders(), *_flash1(), *_standard(),
-                  *_decode(), *_backward()])
+    return tuple([*_flash2(), *_flash2_mma(), *_l2(), *_kv_orders(), *_flash1(), *_flash1_mma(),
+                  *_standard(), *_standard_mma(), *_longest_first(), *_decode(), *_backward()])
 
 
 def _problem(heads: int, seq: int, head_dim: int, dtype="fp16", mask="full", kv_heads=None):
@@ -208,6 +208,16 @@ def _flash1() -> Iterator[Point]:
     yield Point("flash1", _problem(64, 2048, 64, kv_heads=16), Tiles(64, 64))
 
 
+def _flash1_mma() -> Iterator[Point]:
+    """The same loop order on tensor cores, with as many columns as shared memory holds."""
+    wide, narrow = Tiles(128, 192, 2), Tiles(128, 256, 2)
+    yield Point("flash1_mma", _problem(128, 2048, 64), narrow)
+    for mask in ("full", "causal"):
+        yield Point("flash1_mma", _problem(64, 4096, 64, mask=mask), narrow)
+        yield Point("flash1_mma", _problem(64, 4096, 128, mask=mask), wide)
+    yield Point("flash1_mma", _problem(64, 4096, 64), Tiles(64, 64, 2))
+
+
 def _standard() -> Iterator[Point]:
     """S and P from 8 to 700 MB each."""
     tiles = Tiles(128, 128)
@@ -222,6 +232,24 @@ def _standard() -> Iterator[Point]:
     yield Point("standard", _problem(16, 2048, 128, kv_heads=4), tiles)
     # Rows of S above 48 KiB: the softmax reads them twice.
     yield Point("standard", _problem(1, 13312, 64, "fp32"), Tiles(64, 64))
+
+
+def _standard_mma() -> Iterator[Point]:
+    """The same three launches on tensor cores."""
+    tiles = Tiles(128, 128, 3, 64)
+    yield Point("standard_mma", _problem(16, 2048, 64), tiles)
+    yield Point("standard_mma", _problem(4, 8192, 64, mask="causal"), tiles)
+    yield Point("standard_mma", _problem(16, 2048, 128, "bf16", kv_heads=4), tiles)
+    for order in ("row", "head"):
+        yield Point("standard_mma", _problem(8, 4096, 128), tiles, order)
+
+
+def _longest_first() -> Iterator[Point]:
+    """Causal, the last row blocks first."""
+    wide = Tiles(128, 64, 2)
+    yield Point("flash2", _problem(16, 4096, 128, mask="causal"), Tiles(128, 64), "longest")
+    for heads, seq in ((64, 4096), (32, 8192), (8, 32768)):
+        yield Point("flash2_mma", _problem(heads, seq, 128, mask="causal"), wide, "longest")
 
 
 def _decode() -> Iterator[Point]:
@@ -249,7 +277,7 @@ def _cache(batch, kv_seq, heads=32, head_dim=128, **shape) -> Attention:
 
 def _backward() -> Iterator[Point]:
     """Q and dO of all heads from 8 MB to 134 MB, their fp32 sums of dQ twice that."""
-    wide, narrow = Tiles(64, 128, 2), Tiles(128, 128, 2)
+    wide, narrow = Tiles(64, 128, 2), Tiles(32, 128, 2)
     for order in ("row", "head"):
         for mask in ("full", "causal"):
             yield Point("flash2_backward", _gradient(16, 4096, 128, mask=mask), wide, order)

@@ -15,6 +15,7 @@ from . import queueing, schedules
 from .engines.dispatch import makespan
 from .engines.executions import executions
 from .execution import WAVEFRONT_BYTES, Execution, generic
+from .grid_order import ROW, order_number
 from .ops import BY_CODE, Unit
 from .program import Program, Role
 from .rates import rates
@@ -159,11 +160,12 @@ class _Phase:
         """Cycles of the whole grid; of many equal blocks only the last waves are dispatched one by
         one, since every wave before them takes the same."""
         if not np.allclose(weights, 1.0, rtol=1e-9):
-            return makespan(weights, self.heads, order == "head", self.gpu.sm_count, beside)
+            number = order_number(order, self.program.problem)
+            return makespan(weights, self.heads, number, self.gpu.sm_count, beside)
         slots = self.gpu.sm_count * len(beside)
         skipped = max(self.blocks // slots - WAVES_DISPATCHED, 0)
         rest = self.blocks - skipped * slots
-        return skipped * beside[-1] + makespan(np.ones(1), rest, False, self.gpu.sm_count, beside)
+        return skipped * beside[-1] + makespan(np.ones(1), rest, ROW, self.gpu.sm_count, beside)
 
     def _costs(self) -> tuple[np.ndarray, np.ndarray]:
         """Of one execution of each instruction by a thread block: cycles on each unit with an SM
@@ -215,7 +217,7 @@ class _Phase:
         sizes = {index: self.program.tensor_bytes(self.program.tensors[index])
                  for index in {*reads, *writes}}
         slots, blocks = self.gpu.sm_count * resident, len(self.counts)
-        heads = self.heads if order == "head" else min(self.heads, slots / blocks + 1)
+        heads = self.heads if order != "row" else min(self.heads, slots / blocks + 1)
         walkers = max(min(slots / heads, blocks), 1)
         again = sum(sizes[index] for index in reads if reads[index] > sizes[index])
         kept = l2.size_bytes / (l2.partitions if blocks > 1 else 1)

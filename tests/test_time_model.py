@@ -9,6 +9,7 @@ from hbmeter.simulator.bounds import pass_bound, program_bound
 from hbmeter.simulator.engines.dispatch import makespan
 from hbmeter.simulator.engines.executions import executions
 from hbmeter.simulator.execution import estimate_residents, fma_output, fma_scores, generic
+from hbmeter.simulator.grid_order import HEAD, LONGEST, ROW
 from hbmeter.simulator.problem import Attention
 from hbmeter.simulator.queueing import alone, residence
 from hbmeter.simulator.rates import rates
@@ -133,15 +134,24 @@ def naive_makespan(weights, sms, residence):
 def test_dispatch_is_what_small_steps_of_time_give(blocks, sms):
     beside = np.array([10.0, 14.0, 19.0])
     weights = np.random.default_rng(blocks).uniform(0.5, 1.5, blocks)
-    found = makespan(weights, 1, False, sms, beside)
+    found = makespan(weights, 1, ROW, sms, beside)
     assert found == pytest.approx(naive_makespan(weights, sms, beside), rel=0.02)
 
 
 def test_whole_waves_of_equal_blocks_take_whole_times():
     beside = np.array([10.0])
     for waves in (1, 2, 5):
-        assert makespan(np.ones(1), 8 * waves, False, 8, beside) == pytest.approx(10.0 * waves)
-    assert makespan(np.ones(1), 9, False, 8, beside) == pytest.approx(20.0)  # the tail
+        assert makespan(np.ones(1), 8 * waves, ROW, 8, beside) == pytest.approx(10.0 * waves)
+    assert makespan(np.ones(1), 9, ROW, 8, beside) == pytest.approx(20.0)  # the tail
+
+
+def test_longest_first_never_ends_later_than_the_other_orders():
+    beside = np.array([10.0])
+    for heads, rows, sms in ((3, 8, 4), (16, 32, 132), (5, 64, 132)):
+        weights = np.arange(1, rows + 1) / (rows + 1) * 2  # causal: later rows see more
+        row, head, longest = (makespan(weights, heads, order, sms, beside)
+                              for order in (ROW, HEAD, LONGEST))
+        assert longest <= min(row, head) and longest < head
 
 
 def test_skipping_equal_waves_changes_nothing(monkeypatch):

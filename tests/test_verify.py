@@ -19,6 +19,7 @@ from hbmeter.kernels.errors import Unavailable
 from hbmeter.simulator import Attention, Tiles, schedules, traffic
 from hbmeter.simulator.engines import scratchpad
 from hbmeter.simulator.errors import InputError
+from hbmeter.simulator.grid_order import ORDERS
 
 FAKE_NCU = Path(__file__).parent / "fake_ncu.py"
 POINTS = (
@@ -84,7 +85,7 @@ def test_the_grid_is_large_enough_and_every_kernel_accepts_its_points():
         assert point.problem.seq % 16 == 0 or point.problem.seq < point.problem.kv_seq  # decode
     assert {p.kernel for p in points} == {p.kernel for p in grid.points(quick=True)}
     assert set(grid.points(quick=True)) < set(points)
-    assert {p.order for p in points} == {"row", "head"}
+    assert {p.order for p in points} == set(ORDERS)
     assert {p.problem.dtype for p in points} >= {"fp16", "fp32"}
     assert any(p.problem.group > 1 for p in points)
 
