@@ -1,6 +1,6 @@
-"""Speed: the tensor-core kernel beside PyTorch's backends
+"""Speed: the tensor-core kernels beside PyTorch's backends
 
-How fast is the kernel that implements flash2 on tensor cores? Measured on a real GPU, interleaved
+How fast are the kernels that implement flash2 on tensor cores? Measured on a real GPU, interleaved
 with PyTorch's backends on the same inputs; a higher line is faster.
 """
 
@@ -10,10 +10,10 @@ from .. import style
 from . import Table
 
 ORDER = 60
-OURS = "flash2_mma"
-PEER = "torch flash"
+PEER = {"flash2_mma": "torch flash", "flash2_wgmma": "torch cudnn"}  # of the same instructions
 LOOKS = {
-    OURS: (style.BLUE, "o", "-"), PEER: (style.VERMILION, "s", "--"),
+    "flash2_wgmma": (style.BLACK, "P", "-"), "flash2_mma": (style.BLUE, "o", "-"),
+    "torch flash": (style.VERMILION, "s", "--"),
     "torch cudnn": (style.GREEN, "^", "--"), "torch efficient": (style.PURPLE, "v", ":"),
     "torch math": (style.GREY, "D", ":"),
 }
@@ -27,6 +27,7 @@ def run(problem, gpu) -> list[dict]:
         {"record": record["name"], "gpu": record["provenance"]["gpu"],
          "torch": record["provenance"].get("torch"), "date": record["provenance"]["date"], **row}
         for record in bench.recorded() for row in bench.rows(record["points"])
+        if row["pass"] == "forward"
     ]
 
 
@@ -68,18 +69,25 @@ def _short(n: int) -> str:
     return f"{n // 1024}k" if n >= 1024 else str(n)
 
 
-def _ratios(table, floor=4096):
-    return [r["ratio_to_torch_flash"] for r in table
-            if r["contender"] == OURS and r["seq"] >= floor and r["ratio_to_torch_flash"]]
+def _ratios(table, ours, floor=4096):
+    """Times of its peer over those of a kernel, on the same shapes."""
+    times = {}
+    for row in table:
+        shape = tuple(row[name] for name in ("record", "batch", "heads", "seq", "head_dim", "mask"))
+        times.setdefault(shape, {"seq": row["seq"]})[row["contender"]] = row["median_ms"]
+    return [found[PEER[ours]] / found[ours] for found in times.values()
+            if found["seq"] >= floor and {ours, PEER[ours]} <= found.keys()]
 
 
 def describe(table) -> str:
-    """The ratio to PyTorch's FlashAttention backend in words."""
-    found = _ratios(table)
-    if not found:
-        return "Lines of TFLOP/s against sequence length."
-    return (f"From n = 4k, {OURS} runs at {min(found):.2f} to {max(found):.2f} times the speed of "
-            f"PyTorch's FlashAttention backend, median {median(found):.2f}.")
+    """The ratios of our kernels to PyTorch's in words."""
+    found = {ours: _ratios(table, ours) for ours in PEER}
+    words = [
+        f"From n = 4k, {ours} runs at {min(ratios):.2f} to {max(ratios):.2f} times the speed of "
+        f"{PEER[ours]}, median {median(ratios):.2f}."
+        for ours, ratios in found.items() if ratios
+    ]
+    return " ".join(words) or "Lines of TFLOP/s against sequence length."
 
 
 def notes(table) -> list[str]:
