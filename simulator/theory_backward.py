@@ -158,15 +158,17 @@ def flash1_training_paper_bytes(problem: Attention, bc: int) -> int:
     return flash1_paper_bytes(problem, bc) + flash1_backward_paper_bytes(problem, bc)
 
 
-def standard_training_paper_bytes(problem: Attention, *, passes: bool = False) -> int:
-    """11N² + 12Nd: forward and backward together; with ``passes`` 18N² + 12Nd in 16-bit types.
+def standard_training_paper_bytes(problem: Attention, *, mask_pass: bool = False,
+                                  dropout: bool = False) -> int:
+    """11N² + 12Nd: forward and backward together; 18N² + 12Nd with both options in 16-bit types.
 
-    The ``passes`` are kernels of their own for mask and dropout, as the compared implementation has
-    them: S read and written by the mask; P read, written dropped out, and a byte an entry for what
-    was kept; backward dP read, written, and those bytes read. A reconstruction: it gives the
-    40.3 GB of FlashAttention Figure 2 (left) to the printed digit, which the paper does not
-    explain.
+    The options are kernels of their own, as the compared implementation has them. ``mask_pass``:
+    S read and written. ``dropout``: P read, written dropped out, and a byte an entry of what was
+    kept; backward dP read and written, and those bytes read. (FlashAttention draws the same random
+    numbers again: no bytes.) A reconstruction: with both it gives the 40.3 GB of FlashAttention
+    Figure 2 (left) to the printed digit, which the paper does not explain.
     """
     n2 = n2_bytes(problem)
-    extra = 6 * n2 + 2 * n2 // problem.dtype_bytes if passes else 0
+    kept = n2 // problem.dtype_bytes
+    extra = 2 * n2 * mask_pass + (4 * n2 + 2 * kept) * dropout
     return standard_paper_bytes(problem) + standard_backward_paper_bytes(problem) + extra

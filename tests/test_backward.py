@@ -1,7 +1,10 @@
 """Is every backward schedule the gradient of attention, and are its bytes those of the papers?"""
 
+import json
+
 import numpy as np
 import pytest
+from hbmeter.experiments.cli import main
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import schedules, theory, theory_backward
 from hbmeter.simulator.engines import gradients, l2, numeric, scratchpad
@@ -158,7 +161,8 @@ def test_figure_2_standard_with_mask_and_dropout_passes_moves_40_3_gb():
     """A reconstruction: the paper does not say which passes it counts."""
     n2, nd = theory.n2_bytes(GPT2), theory.nd_bytes(GPT2)
     assert theory_backward.standard_training_paper_bytes(GPT2) == 11 * n2 + 12 * nd
-    moved = theory_backward.standard_training_paper_bytes(GPT2, passes=True)
+    moved = theory_backward.standard_training_paper_bytes(GPT2, mask_pass=True, dropout=True)
+    assert theory_backward.standard_training_paper_bytes(GPT2, dropout=True) == moved - 2 * n2
     assert moved == 18 * n2 + 12 * nd
     assert f"{moved / 1e9:.1f}" == "40.3"
 
@@ -225,3 +229,39 @@ def test_heads_that_share_a_tensor_add_up_in_it():
 def test_adds_that_cannot_be_right_are_refused(wrong, words):
     with pytest.raises(ProgramError, match=words):
         verify(summing(**wrong))
+
+
+# ---- The command line ---------------------------------------------------------------------------
+
+SMALL = ("--batch", "1", "--heads", "4", "--kv-heads", "2", "--seq", "128", "--head-dim", "32")
+
+
+def command(capsys, *argv):
+    code = main([*argv, *SMALL])
+    return code, capsys.readouterr()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_check_says_the_error_of_every_gradient(schedule, capsys):
+    code, said = command(capsys, "check", "--schedule", schedule, "--json")
+    found = json.loads(said.out)
+    assert code == 0 and found["relative_errors"].keys() == {"dQ", "dK", "dV"}
+    assert found["relative_error"] == max(found["relative_errors"].values()) <= found["limit"]
+
+
+def test_a_schedule_decides_the_pass_unless_it_is_said(capsys):
+    for more in ((), ("--pass", "backward")):
+        code, said = command(capsys, "traffic", "--schedule", "flash2_backward", "--engine",
+                             "scratchpad", "--json", *more)
+        assert code == 0 and json.loads(said.out)["problem"]["pass"] == "backward"
+    code, said = command(capsys, "traffic", "--schedule", "flash2", "--pass", "backward")
+    assert code == 2 and "flash2 computes the forward pass" in said.err
+
+
+def test_compare_takes_the_schedules_of_the_pass(capsys):
+    code, said = command(capsys, "compare", "--pass", "backward", "--engine", "scratchpad",
+                         "--json")
+    points = json.loads(said.out)
+    assert code == 0 and {point["schedule"] for point in points} == set(SCHEDULES)
+    flops = {point["flops"] for point in points}
+    assert flops == {2 * 128 * 128 * 5 * 32 * 4}
