@@ -2,8 +2,8 @@
 
 All heads run at once; a tile is an array [batch, heads, rows, cols] (KV heads in a phase of
 theirs), and a tensor has the heads that it has in memory. Tiles are stored in the problem's dtype
-or, for accumulators, in the accumulator type (fp64 for fp64, else fp32), and every operation
-computes in the accumulator type and rounds to its output tile.
+or, for accumulators, in the accumulator type (fp64 for fp64, else fp32, or one that is asked for),
+and every operation computes in the accumulator type (fp32 at least) and rounds to its output tile.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import InputError
-from ..ops import BY_CODE
+from ..ops import BY_CODE, OP_A_TRANSPOSED, OP_B_TRANSPOSED, Unit
 from ..problem import Attention
 from ..program import Program, Role
 from ..tape import Kind
@@ -80,7 +80,7 @@ def reference(problem: Attention, inputs: dict[str, np.ndarray]) -> np.ndarray:
     """
     q = inputs["Q"].astype(np.float64)
     k, v = (np.repeat(inputs[name].astype(np.float64), problem.group, axis=1) for name in "KV")
-    visible = problem.mask_bounds.dense(problem.seq, problem.kv_seq)
+    visible = problem.visibility.dense(problem.seq, problem.kv_seq)
     out = np.zeros((*q.shape[:3], problem.value_dim))
     step = max(1, (1 << 24) // (problem.head_count * problem.kv_seq))
     for row in range(0, problem.seq, step):
@@ -103,23 +103,32 @@ def relative_error(got: np.ndarray, want: np.ndarray) -> float:
     return float(difference / norm)
 
 
-def run(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def run(program: Program, inputs: dict[str, np.ndarray], *, accumulate_in: str | None = None,
+        term_by_term: bool = False) -> dict[str, np.ndarray]:
     """Execute ``program`` on its inputs by name; returns its outputs by name.
 
+    ``accumulate_in`` is the dtype of accumulator tiles and row statistics, accumulator_dtype's
+    when None. ``term_by_term`` rounds after each fused multiply-add of a product, as FMA units do,
+    rather than once a product (some twenty times slower).
     Outputs and scratch tensors start as NaN, so anything that is not stored shows.
     Raises InputError when a tensor is too large to run on a CPU.
     """
-    return Machine(program, inputs).run()
+    with np.errstate(over="ignore", invalid="ignore"):  # a type too narrow shows in the outputs
+        return Machine(program, inputs, accumulate_in, term_by_term).run()
 
 
 @dataclass
 class Machine:
     program: Program
     inputs: dict[str, np.ndarray]
+    accumulate_in: str | None = None
+    term_by_term: bool = False
 
     def run(self):
         program, problem = self.program, self.program.problem
-        self.accumulator = accumulator_dtype(problem.dtype)
+        self.accumulator = (storage_dtype(self.accumulate_in) if self.accumulate_in
+                            else accumulator_dtype(problem.dtype))
+        self.computing = np.promote_types(self.accumulator, np.float32)
         self.memory = [self._allocate(tensor) for tensor in program.tensors]
         self.tiles: list = [None] * len(program.tile_table)
         self.variables = [0] * len(program.vars)
@@ -217,18 +226,31 @@ class Machine:
     def _compute(self, row):
         op, out = BY_CODE[row["op"]], self.program.tile_table[row["out"]]
         used = [row["a"], row["b"]] if row["b"] >= 0 else [row["a"]]
-        operands = [self.tiles[i].astype(self.accumulator, copy=False) for i in used]
+        operands = [self.tiles[i].astype(self.computing, copy=False) for i in used]
         if op.name == "mask":
             operands.append(self._visible(row, operands[0].shape))
         if row["constant"] >= 0:
-            operands.append(self.accumulator.type(self.program.constants[row["constant"]]))
+            operands.append(self.computing.type(self.program.constants[row["constant"]]))
         if op.accumulates:
-            operands.insert(0, self.tiles[out.index])
-        self.tiles[out.index] = self._rounded(op.compute(*operands), out)
+            operands.insert(0, self.tiles[out.index].astype(self.computing, copy=False))
+        each = self.term_by_term and op.unit == Unit.MATMUL
+        result = self._terms(row["op"], *operands) if each else op.compute(*operands)
+        self.tiles[out.index] = self._rounded(result, out)
+
+    def _terms(self, code, *operands):
+        """A product that adds a term after the other, rounding to the accumulator each time; the
+        terms are exact, as in a fused multiply-add."""
+        *before, a, b = (operand.astype(np.float64) for operand in operands)
+        a = a.swapaxes(-1, -2) if OP_A_TRANSPOSED[code] else a
+        b = b.swapaxes(-1, -2) if OP_B_TRANSPOSED[code] else b
+        total = (before[0] if before else np.float64(0)).astype(self.accumulator)
+        for k in range(a.shape[-1]):
+            total = (total + a[..., :, k, None] * b[..., k, None, :]).astype(self.accumulator)
+        return total.astype(self.computing)
 
     def _visible(self, row, shape):
         problem = self.program.problem
-        return problem.mask_bounds.dense(
+        return problem.visibility.dense(
             problem.seq, problem.kv_seq, self._value(row["row_var"]), self._value(row["col_var"]),
             shape[-2], shape[-1],
         )
