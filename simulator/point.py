@@ -53,7 +53,6 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
     if blocks_per_sm is None:
         blocks_per_sm = max(candidate.occupancy.blocks_per_sm, 1)
     count = scratchpad.count(program)
-    bound = program_bound(program, gpu) if times else pass_bound(problem, gpu)
     result = {
         "gpu": gpu.name,
         "schedule": schedule,
@@ -71,26 +70,32 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
         "dram": None,
         "compulsory": {"read_bytes": problem.compulsory_read_bytes,
                        "write_bytes": problem.compulsory_write_bytes},
-        "time": {"bound_s": bound.bound_s, "limiter": bound.limiter, "predicted_s": None,
-                 "predicted_limiter": None},
+        "time": _time(candidate, asked, order, times),
     }
     kernel = generic(program, gpu)
-    if times and covers(program):
-        residents = asked or [max(m, 1) for m in estimate_residents(program, gpu, kernel)]
-        found = predict(program, gpu, kernel, blocks_per_sm=residents, order=order)
-        result["time"] |= {"predicted_s": found.seconds, "predicted_limiter": found.limiter}
-    elif times and "splits" in schedules.options(schedule):
-        result["time"] |= _decode_time(candidate, blocks_per_sm)
     if engine != "scratchpad":
         result |= _beyond_l2(program, gpu, kernel, blocks_per_sm, order, engine, on_progress)
     return result
 
 
-def _decode_time(candidate, blocks_per_sm: int) -> dict:
-    from .splits import SplitPoint
+def _time(candidate, asked: int | None, order: str, times: bool) -> dict:
+    """Bound and, with ``times`` and where a model covers the program, predicted time; ``asked``
+    are the thread blocks on an SM, else the occupancy's."""
+    program, gpu = candidate.program, candidate.gpu
+    bound = program_bound(program, gpu) if times else pass_bound(program.problem, gpu)
+    found = None
+    if times and covers(program):
+        kernel = generic(program, gpu)
+        residents = asked or [max(m, 1) for m in estimate_residents(program, gpu, kernel)]
+        found = predict(program, gpu, kernel, blocks_per_sm=residents, order=order)
+        seconds = found.seconds
+    elif times and "splits" in schedules.options(program.schedule):
+        from .splits import SplitPoint
 
-    found = SplitPoint(candidate, blocks_per_sm)
-    return {"predicted_s": found.predicted_s, "predicted_limiter": found.limiter}
+        found = SplitPoint(candidate, asked or max(candidate.occupancy.blocks_per_sm, 1))
+        seconds = found.predicted_s
+    return {"bound_s": bound.bound_s, "limiter": bound.limiter,
+            "predicted_s": found and seconds, "predicted_limiter": found and found.limiter}
 
 
 def _beyond_l2(program, gpu, kernel, blocks_per_sm: int, order: str, engine: str,
@@ -153,6 +158,7 @@ def compare(problem: Attention, gpu, *, names: tuple[str, ...] | None = None,
     'flash2'
     """
     names = compared(problem) if names is None else names
+    names = [name for name in names if schedules.takes(name, problem)]
     tiles = {name: blocks.choose_tiles(name, problem, gpu) for name in names}  # or fails at once
 
     stopped = Event()

@@ -1,5 +1,7 @@
 """Does predicted time obey the laws of queues and waves, and is it what its parts say?"""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hbmeter.hwprofiles import load
@@ -83,7 +85,7 @@ def test_alone_without_parts_is_the_sum_and_parts_only_help():
     demands = np.array([100.0, 40.0, 0.0])
     assert alone(demands, 30.0, 1) == pytest.approx(170.0)
     times = [alone(demands, 30.0, strips) for strips in (1, 2, 4, 8, 64)]
-    assert all(a > b for a, b in zip(times, times[1:], strict=False))
+    assert all(a > b for a, b in pairwise(times))
     assert times[-1] >= 100.0  # never less than the busiest unit
 
 
