@@ -1,18 +1,18 @@
 """The part of the virtual machine that every compiled engine shares: loops and regions."""
 
-from ..jit import njit
+from ..jit import inlined
 from ..tape import Kind
 
 LOOP, END, LET = int(Kind.LOOP), int(Kind.END), int(Kind.LET)
 
 
-@njit
+@inlined
 def value(variables, var):
     """The variable's offset; NO_VAR is 0."""
     return variables[var] if var >= 0 else 0
 
 
-@njit
+@inlined
 def enter_loop(tape, pc, variables, stops):
     """At a LOOP: set its variable and stop; the address to go on at.
 
@@ -32,7 +32,7 @@ def enter_loop(tape, pc, variables, stops):
     return pc + 1
 
 
-@njit
+@inlined
 def next_trip(tape, pc, variables, stops):
     """At an END: step the variable; the address to go on at."""
     row = tape[pc]
@@ -46,7 +46,7 @@ def next_trip(tape, pc, variables, stops):
     return row.partner + 1 if more else pc + 1
 
 
-@njit
+@inlined
 def trips_left(row, variables, stops):
     """Trips of a LOOP (or its END) that is entered, this one included."""
     at, stop = variables[row.var], stops[row.var]
@@ -54,26 +54,26 @@ def trips_left(row, variables, stops):
     return last // row.step + 1
 
 
-@njit
+@inlined
 def place(row, variables):
     """What a LET makes of its variable: the new offset, or the place in a list."""
     return (value(variables, row.start_var) + row.start_add) // row.divide * row.times
 
 
-@njit
+@inlined
 def assign(row, variables, numbers):
     """At a LET: set its variable; ``numbers`` are the program's lists."""
     offset = place(row, variables)
     variables[row.var] = offset if row.listing < 0 else numbers[row.listing + offset]
 
 
-@njit
+@inlined
 def extent(offset, tile_length, tensor_length):
     """Elements of a tile along one side, clipped to the tensor."""
     return max(min(tile_length, tensor_length - offset), 0)
 
 
-@njit
+@inlined
 def region(row, variables, tensors, tiles):
     """What a LOAD, STORE, REDUCE or FILL names of a tensor: first row and column, rows, columns."""
     tensor, tile = tensors[row.tensor], tiles[row.tile]
