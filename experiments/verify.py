@@ -12,6 +12,7 @@ from .. import kernels
 from ..hwprofiles import ProfileError, load
 from ..simulator import schedules
 from ..simulator.engines import scratchpad
+from ..simulator.rates import l2_options
 from . import ncu
 from .commands.check import LIMITS
 from .grid import Point
@@ -85,8 +86,8 @@ def _predicted(point: Point, schedule: str, profile, blocks_per_sm: list[int]) -
 
     left = profile.measured.get("profiler_dirty")
     far = l2.simulate(program, profile, blocks_per_sm=blocks_per_sm, order=point.order,
-                      matmul_flops_per_s=_matmul_rate(point, profile), cold_phases=True,
-                      dirty_before_bytes=left.value if left else 0, **_running(point))
+                      cold_phases=True, dirty_before_bytes=left.value if left else 0,
+                      **_running(point, profile))
     return found | {
         "l2_model": far.model, "l2_read_sectors_predicted": far.sectors_read,
         "l2_write_sectors_predicted": far.sectors_written,
@@ -95,19 +96,15 @@ def _predicted(point: Point, schedule: str, profile, blocks_per_sm: list[int]) -
     }
 
 
-def _running(point: Point) -> dict:
-    """What the L2 reader asks of a kernel that declares how it runs."""
-    found = kernels.get(point.kernel).executions(point.problem, point.tiles)
-    if found is None:
-        return {}
-    return {"prefetch": [execution.prefetch for execution in found],
-            "younger_pace": [execution.younger_pace for execution in found]}
-
-
-def _matmul_rate(point: Point, profile) -> float | None:
-    """FLOP/s of the units that the kernel multiplies with; None: the dtype's peak."""
-    unit = kernels.get(point.kernel).matmul_dtype
-    return unit and getattr(profile.flops, unit)
+def _running(point: Point, profile) -> dict:
+    """What the L2 reader asks of a kernel: how it runs, or only its units' rate where it does not
+    say (None: the dtype's peak)."""
+    kernel = kernels.get(point.kernel)
+    how = kernel.executions(point.problem, point.tiles)
+    if how is not None:
+        return l2_options(profile, how, point.problem.dtype)
+    unit = kernel.matmul_dtype
+    return {"matmul_flops_per_s": unit and getattr(profile.flops, unit)}
 
 
 def _measured(counters: list) -> dict:

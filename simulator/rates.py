@@ -68,6 +68,16 @@ def rates(gpu, multiplier: str, dtype: str) -> Rates:
     )
 
 
+def l2_options(gpu, kernel, dtype: str) -> dict:
+    """What the L2 reader's ``simulate`` asks of a kernel, an Execution for each phase."""
+    found = rates(gpu, kernel[0].multiplier, dtype)
+    return {
+        "matmul_flops_per_s": found.matmul_flops * gpu.sm_count * found.clock_hz,
+        "prefetch": [execution.prefetch for execution in kernel],
+        "younger_pace": [execution.younger_pace for execution in kernel],
+    }
+
+
 def _matmul_flops_per_s(gpu, multiplier: str, dtype: str, measured) -> float:
     if multiplier == "fma" and dtype != "fp64":
         return measured("fp32_fma", gpu.flops.fp32)

@@ -72,10 +72,10 @@ def test_in_step_all_readers_of_a_shared_buffer_count_as_one_a_side():
     assert once == l2_scan.scan(l2, [0, 1], read_bytes=100_000, passes=2, shared=True)
     every = l2_scan._read_all(
         l2_cache.empty_cache(l2.size_bytes, 2, 128), np.sort(sides), 32, 0, 700, True,
-        np.uint64(15), 32)
+        np.uint64(15))
     first = l2_scan._read_all(
         l2_cache.empty_cache(l2.size_bytes, 2, 128), np.array([0, 1]), 32, 0, 700, True,
-        np.uint64(15), 32)
+        np.uint64(15))
     assert every == first
 
 
@@ -90,6 +90,9 @@ def test_probes_are_no_kernels_and_compile_without_spilling():
 
         def check(self, problem, tiles):
             pass
+
+        def runs_on(self, arch):
+            return True
 
         def options(self, problem, tiles, count):
             return probes.OPTIONS

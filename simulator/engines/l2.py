@@ -178,7 +178,7 @@ def _cache(gpu, unit_bytes: int, others_at: int, dirty_bytes: float) -> np.ndarr
     cache = empty_cache(l2.size_bytes, l2.partitions, unit_bytes, l2.dirty_bytes_max)
     whole = np.uint64((1 << unit_bytes // l2.sector_bytes) - 1)
     write_before(cache, others_at // unit_bytes, round(dirty_bytes / unit_bytes), sm_sides(gpu),
-                 unit_bytes, whole)
+                 whole)
     return cache
 
 

@@ -7,10 +7,10 @@ served first; when it ends, the next oldest does.
 
 import numpy as np
 
-from ..jit import njit
+from ..jit import inlined, njit
 from ..tape import Kind
 from .dispatch import place_of
-from .l2_cache import DIRTY, HOME_BYTES, WAYS, add_unit, popcount, read_unit, write_unit
+from .l2_cache import DIRTY, WAYS, add_unit, popcount, read_unit, write_unit
 from .l2_counts import FETCHED, FILLED, READ, WRITTEN, WRITTEN_BACK
 from .l2_repeat import group_of, next_block
 from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region
@@ -86,7 +86,7 @@ def run_phase(moves, phase, tensors, tiles, numbers, heads, order, sides, paces,
         _sift_down(queue, waiting, slots)
 
 
-@njit
+@inlined
 def _rank_of(ages, number):
     """The age rank of a slot on its SM."""
     rank = 0
@@ -95,7 +95,7 @@ def _rank_of(ages, number):
     return rank
 
 
-@njit
+@inlined
 def _leave(ages, present, sm, number):
     """Take a slot whose block has ended off its SM, if it is there."""
     for rank in range(present[sm]):
@@ -105,7 +105,7 @@ def _leave(ages, present, sm, number):
             return
 
 
-@njit
+@inlined
 def _sift_down(queue, size, slots):
     """Put the heap's first slot in its place by (due time, slot)."""
     slot, at = queue[0], 0
@@ -122,12 +122,12 @@ def _sift_down(queue, size, slots):
     queue[at] = slot
 
 
-@njit
+@inlined
 def _before(a, b, slots):
     return slots[a].due < slots[b].due or (slots[a].due == slots[b].due and a < b)
 
 
-@njit
+@inlined
 def _go_on(moves, numbers, variables, stops, slot, freed, pace):
     """Bring a slot to its next access, or (address -1) the end of its block, and set when it is
     due; what is in front of it is computed by then, or on the way."""
@@ -184,7 +184,7 @@ def _move_region(row, variables, slot, side, freed, pace, tensors, tiles, cache,
         freed[row.tile, 0] = slot.clock + row.held * pace
 
 
-@njit
+@inlined
 def _load(row, start, rows, run_bytes, pitch, side, time, tensors, cache, sectors, last, machine):
     """Read a tile from one side at ``time``: when its first bytes are there."""
     tensor, counts, mine = tensors[row.tensor], sectors[row.tensor], last[side]
@@ -223,7 +223,7 @@ def _load_pages(tensor, start, n_bytes, side, counts, sectors, tensors, cache, l
         first = stop
 
 
-@njit
+@inlined
 def _stays(rows, run_bytes, pitch, cache, unit_bytes):
     """Whether a tile's units all find room in the sets they map to (half of the ways)."""
     n_sets, ways = cache.shape[1], WAYS // 2
@@ -236,7 +236,7 @@ def _stays(rows, run_bytes, pitch, cache, unit_bytes):
     return (units_per_row < a and rows <= n_sets // a * ways) or rows * units_per_row <= ways
 
 
-@njit
+@inlined
 def _bits(first, last):
     """Bits first … last of a uint64."""
     width = np.uint64(63 - (last - first))
@@ -268,26 +268,25 @@ def _move_rows(start, rows, run_bytes, pitch, side, kind, counts, sectors, tenso
     _move_unit(unit, mask, side, kind, counts, sectors, tensors, cache, last, machine)
 
 
-@njit
+@inlined
 def _move_unit(unit, mask, side, kind, counts, sectors, tensors, cache, last, machine):
     """Read, write or add to some sectors of a unit; count what DRAM gives and takes."""
     unit_bytes = machine.unit_bytes
-    per_home = HOME_BYTES // unit_bytes
     if kind == _REDUCE:
-        filled, tag, dirty, clean_tag, cleaned = add_unit(cache, unit, mask, per_home)
+        filled, tag, dirty, clean_tag, cleaned = add_unit(cache, unit, mask)
         counts[FILLED] += popcount(filled)
         _write_back(tag, dirty, sectors, tensors, unit_bytes)
         _write_back(clean_tag, cleaned, sectors, tensors, unit_bytes)
         return
     if kind == _STORE:
         near_tag, near_dirty, far_tag, far_dirty, clean_tag, cleaned = write_unit(
-            cache, unit, side, mask, per_home)
+            cache, unit, side, mask)
         _write_back(near_tag, near_dirty, sectors, tensors, unit_bytes)
         _write_back(far_tag, far_dirty, sectors, tensors, unit_bytes)
         _write_back(clean_tag, cleaned, sectors, tensors, unit_bytes)
         return
     fetched, near_tag, near_dirty, far_tag, far_dirty, changed = read_unit(
-        cache, unit, side, mask, per_home)
+        cache, unit, side, mask)
     if fetched:
         counts[FETCHED] += popcount(fetched)
     _write_back(near_tag, near_dirty, sectors, tensors, unit_bytes)
@@ -298,7 +297,7 @@ def _move_unit(unit, mask, side, kind, counts, sectors, tensors, cache, last, ma
                 last[other].tile = -1
 
 
-@njit
+@inlined
 def _write_back(tag, dirty, sectors, tensors, unit_bytes):
     """Count dirty sectors of a unit (its tag: number + 1) that go to DRAM."""
     if dirty:
@@ -306,7 +305,7 @@ def _write_back(tag, dirty, sectors, tensors, unit_bytes):
         sectors[tensor, WRITTEN_BACK] += popcount(dirty)
 
 
-@njit
+@inlined
 def _tensor_at(address, tensors):
     """The tensor that a unit's address belongs to."""
     index = len(tensors) - 1
@@ -330,9 +329,8 @@ def dirty_sectors(cache, tensors, unit_bytes):
 
 
 @njit
-def write_before(cache, first, units, sides, unit_bytes, whole):
+def write_before(cache, first, units, sides, whole):
     """Fill a cache with ``units`` units, from ``first`` on, that something else wrote; ``whole``
     has a bit for each sector of a unit."""
     for number in range(units):
-        write_unit(cache, first + number, sides[number % len(sides)], whole,
-                   HOME_BYTES // unit_bytes)
+        write_unit(cache, first + number, sides[number % len(sides)], whole)

@@ -37,7 +37,6 @@ UNIT_BYTES = 2048
 SECTORS_PER_UNIT_MAX = 64
 
 _CHUNKS_PER_PAGE = PAGE_BYTES // HOME_BYTES
-_LARGE_UNITS_PER_HOME = HOME_BYTES // UNIT_BYTES  # lines and larger units go to the same sets
 _HOME_BITS = np.uint64(HOME_CHUNK_BITS)
 _FIRST_ORDER = np.uint64(0xFEDCBA9876543210)
 _EACH_NIBBLE = np.uint64(0x1111111111111111)
@@ -46,10 +45,12 @@ _ZERO, _ONE, _FOUR, _NIBBLE = (np.uint64(x) for x in (0, 1, 4, 15))
 
 # Columns of a set, [partition, set, column]: WAYS tags (unit + 1; 0 is empty), WAYS masks of valid
 # sectors, WAYS masks of dirty ones, and the LRU order (nibble r is the way of rank r, 0 the most
-# recent). The last two are those of the partition, kept in its set 0: how many ways may be dirty
-# and how many are. (One array: Numba counts references for each array of a tuple at each call.)
+# recent). The others are of a whole partition, kept in its set 0: how many ways may be dirty and
+# how many are, the units of a home and of a page, and in how many places a page may start, GRAIN
+# units apart. (One array: Numba counts references for each array of a tuple at each call.)
 VALID, DIRTY, ORDER = WAYS, 2 * WAYS, 3 * WAYS
-DIRTY_LIMIT, DIRTY_WAYS = ORDER + 1, ORDER + 2
+DIRTY_LIMIT, DIRTY_WAYS, HOME_UNITS, PAGE_UNITS, STARTS, GRAIN, _COLUMNS = range(
+    ORDER + 1, ORDER + 8)
 
 
 def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
@@ -59,10 +60,14 @@ def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
     At most ``dirty_bytes_max`` (DIRTY_SHARE of the cache where None) are dirty at once.
     """
     n_sets = size_bytes // (partitions * unit_bytes * WAYS)
-    cache = np.zeros((partitions, n_sets, DIRTY_WAYS + 1), np.uint64)
+    cache = np.zeros((partitions, n_sets, _COLUMNS), np.uint64)
     cache[:, :, ORDER] = _FIRST_ORDER
     share = DIRTY_SHARE if dirty_bytes_max is None else dirty_bytes_max / size_bytes
+    grain = max(UNIT_BYTES // unit_bytes, 1)  # lines and larger units go to the same sets
     cache[:, :1, DIRTY_LIMIT] = int(share * WAYS * n_sets)
+    cache[:, :1, HOME_UNITS] = max(HOME_BYTES // unit_bytes, 1)
+    cache[:, :1, PAGE_UNITS] = PAGE_BYTES // unit_bytes
+    cache[:, :1, STARTS], cache[:, :1, GRAIN] = n_sets // grain, grain
     return cache
 
 
@@ -88,25 +93,26 @@ def _scatter(page):
 
 
 @inlined
-def set_of(unit, n_sets, units_per_home):
+def set_of(cache, unit):
     """The set that a unit goes to, the same in each partition."""
-    units_per_page = units_per_home * _CHUNKS_PER_PAGE
-    page, grain = unit // units_per_page, max(units_per_home // _LARGE_UNITS_PER_HOME, 1)
-    start = ((_scatter(page) >> np.uint64(32)) * np.uint64(n_sets // grain)) >> np.uint64(32)
-    index = unit - page * units_per_page + np.int64(start) * grain
-    return index if index < n_sets else index % n_sets
+    page_units = cache[0, 0, PAGE_UNITS]
+    page = np.uint64(unit) // page_units
+    start = ((_scatter(page) >> np.uint64(32)) * cache[0, 0, STARTS]) >> np.uint64(32)
+    index = np.int64(np.uint64(unit) - page * page_units + start * cache[0, 0, GRAIN])
+    return index if index < cache.shape[1] else index % cache.shape[1]
 
 
 @inlined
-def home_of(unit, partitions, units_per_home):
+def home_of(cache, unit):
     """The home partition of a unit."""
+    partitions = cache.shape[0]
     if partitions == 1:
         return 0
-    chunk = unit // units_per_home
-    page = _scatter(chunk // _CHUNKS_PER_PAGE)
+    chunk = np.uint64(unit) // cache[0, 0, HOME_UNITS]
+    page = _scatter(chunk // np.uint64(_CHUNKS_PER_PAGE))
     if partitions > 2:  # no such GPU is known: any fixed even spread
-        return np.int64((page + np.uint64(chunk)) % np.uint64(partitions))
-    return popcount((np.uint64(chunk) & _HOME_BITS) ^ (page & _ONE)) & 1
+        return np.int64((page + chunk) % np.uint64(partitions))
+    return popcount((chunk & _HOME_BITS) ^ (page & _ONE)) & 1
 
 
 # ---- One set ------------------------------------------------------------------------------------
@@ -203,20 +209,19 @@ def _clean_oldest(cache, part, index):
 
 
 @inlined
-def read_unit(cache, unit, side, need, units_per_home):
+def read_unit(cache, unit, side, need):
     """Read the sectors ``need`` (bits) of a unit from one side.
 
     Returns (sectors fetched from DRAM as bits, what the near partition writes back as tag and
     dirty bits, the same for the home partition, whether the home partition changed).
     """
-    partitions, n_sets = cache.shape[0], cache.shape[1]
-    index, tag = set_of(unit, n_sets, units_per_home), np.uint64(unit + 1)
+    index, tag = set_of(cache, unit), np.uint64(unit + 1)
     rank, way = _rank(cache, side, index, tag)
     missing = need & ~cache[side, index, VALID + way] if rank >= 0 else need
     if missing == _ZERO:
         _move(cache, side, index, rank, 0)
         return _ZERO, _ZERO, _ZERO, _ZERO, _ZERO, False
-    home = home_of(unit, partitions, units_per_home)
+    home = home_of(cache, unit)
     far_tag, far_dirty, changed = _ZERO, _ZERO, False
     fetched = missing
     if home != side:
@@ -238,18 +243,17 @@ def _read_home(cache, home, index, tag, need):
 
 
 @inlined
-def write_unit(cache, unit, side, mask, units_per_home):
+def write_unit(cache, unit, side, mask):
     """Write whole sectors ``mask`` (bits) of a unit from one side.
 
     Takes room as a read does, and leaves the sectors dirty at the home. Returns what is written
     back, as tag and dirty bits: by the near partition for room, by the home for room, and by the
     home because too much is dirty.
     """
-    partitions, n_sets = cache.shape[0], cache.shape[1]
-    index, tag = set_of(unit, n_sets, units_per_home), np.uint64(unit + 1)
-    home = home_of(unit, partitions, units_per_home)
+    index, tag = set_of(cache, unit), np.uint64(unit + 1)
+    home = home_of(cache, unit)
     near_tag, near_dirty = _ZERO, _ZERO
-    for other in range(partitions):
+    for other in range(cache.shape[0]):
         if other != home:
             rank, way = _rank(cache, other, index, tag)
             if other == side:
@@ -267,13 +271,13 @@ def write_unit(cache, unit, side, mask, units_per_home):
 
 
 @inlined
-def add_unit(cache, unit, mask, units_per_home):
+def add_unit(cache, unit, mask):
     """Add to whole sectors ``mask`` (bits) of a unit: the home reads them, then writes the sums.
 
     Returns (sectors fetched from DRAM as bits, what is written back as tag and dirty bits: for
     room, and because too much is dirty).
     """
-    home = home_of(unit, cache.shape[0], units_per_home)
-    fetched, tag, dirty, _, _, _ = read_unit(cache, unit, home, mask, units_per_home)
-    _, _, _, _, clean_tag, clean = write_unit(cache, unit, home, mask, units_per_home)
+    home = home_of(cache, unit)
+    fetched, tag, dirty, _, _, _ = read_unit(cache, unit, home, mask)
+    _, _, _, _, clean_tag, clean = write_unit(cache, unit, home, mask)
     return fetched, tag, dirty, clean_tag, clean

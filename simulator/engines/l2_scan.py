@@ -7,7 +7,7 @@ cache's units here, so counts are exact.
 import numpy as np
 
 from ..jit import njit
-from .l2_cache import HOME_BYTES, empty_cache, popcount, read_unit, write_unit
+from .l2_cache import empty_cache, popcount, read_unit, write_unit
 
 
 def scan(l2, sides, *, written_bytes=0, rereads=0, read_bytes=0, passes=0, shared=False,
@@ -28,32 +28,29 @@ def scan(l2, sides, *, written_bytes=0, rereads=0, read_bytes=0, passes=0, share
     whole_line = np.uint64((1 << line // sector) - 1)
     fetched, written_back = _scan(
         cache, sides, readers, step_bytes // line, dirty_before_bytes // line,
-        written_bytes // line, rereads, read_bytes // line, passes, shared, whole_line,
-        HOME_BYTES // line)
+        written_bytes // line, rereads, read_bytes // line, passes, shared, whole_line)
     return fetched * sector, written_back * sector
 
 
 @njit
-def _scan(cache, sides, readers, chunk, before, written, rereads, read, passes, shared, mask,
-          per_home):
+def _scan(cache, sides, readers, chunk, before, written, rereads, read, passes, shared, mask):
     """(Sectors fetched, sectors written back) of a scan; sizes in lines."""
     fetched = np.int64(0)
-    _write_all(cache, sides, chunk, 0, before, mask, per_home)
-    written_back = _write_all(cache, sides, chunk, before, written, mask, per_home)
+    _write_all(cache, sides, chunk, 0, before, mask)
+    written_back = _write_all(cache, sides, chunk, before, written, mask)
     for _ in range(rereads):
-        more, gone = _read_all(cache, sides, chunk, before, written, False, mask, per_home)
+        more, gone = _read_all(cache, sides, chunk, before, written, False, mask)
         fetched += more
         written_back += gone
     for _ in range(passes):
-        more, gone = _read_all(cache, readers, chunk, before + written, read, shared, mask,
-                               per_home)
+        more, gone = _read_all(cache, readers, chunk, before + written, read, shared, mask)
         fetched += more
         written_back += gone
     return fetched, written_back
 
 
 @njit
-def _write_all(cache, sides, chunk, first, lines, mask, per_home):
+def _write_all(cache, sides, chunk, first, lines, mask):
     """Every block writes its slice: sectors written back."""
     gone = np.int64(0)
     share = -(-lines // len(sides))
@@ -61,14 +58,13 @@ def _write_all(cache, sides, chunk, first, lines, mask, per_home):
         for block in range(len(sides)):
             stop = min(block * share + min(start + chunk, share), lines)
             for line in range(block * share + start, stop):
-                _, near, _, home, _, cleaned = write_unit(cache, first + line, sides[block], mask,
-                                                          per_home)
+                _, near, _, home, _, cleaned = write_unit(cache, first + line, sides[block], mask)
                 gone += popcount(near) + popcount(home) + popcount(cleaned)
     return gone
 
 
 @njit
-def _read_all(cache, sides, chunk, first, lines, shared, mask, per_home):
+def _read_all(cache, sides, chunk, first, lines, shared, mask):
     """Every block reads its slice, or all when shared: (sectors fetched, written back)."""
     fetched, gone = np.int64(0), np.int64(0)
     share = lines if shared else -(-lines // len(sides))
@@ -77,8 +73,7 @@ def _read_all(cache, sides, chunk, first, lines, shared, mask, per_home):
             base = 0 if shared else block * share
             stop = min(base + min(start + chunk, share), lines)
             for line in range(base + start, stop):
-                missing, _, near, _, home, _ = read_unit(cache, first + line, sides[block], mask,
-                                                         per_home)
+                missing, _, near, _, home, _ = read_unit(cache, first + line, sides[block], mask)
                 fetched += popcount(missing)
                 gone += popcount(near) + popcount(home)
     return fetched, gone
