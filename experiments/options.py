@@ -44,7 +44,9 @@ def add_shape(parser: argparse.ArgumentParser):
     group.add_argument("--dtype", choices=list(DTYPE_BYTES),
                        help=f"storage of Q, K, V and O ({default.dtype})")
     group.add_argument("--mask", metavar="MASK",
-                       help=f"full, causal or window:W ({default.mask})")
+                       help=f"full, causal, window:W ({default.mask}), or as a list of blocks "
+                            "prefix:P, documents:LEN,… or FILE.npy, longformer:W,G, and on blocks "
+                            "of B (64) strided:S[@B], random:DENSITY,SEED[@B], blocks:FILE.npy[@B]")
     group.add_argument("--pass", dest="direction", choices=DIRECTIONS,
                        help="forward (O) or backward (dQ, dK, dV); as --schedule, else forward")
     group.add_argument("--model", metavar="config.json",

@@ -23,6 +23,7 @@ class Mask:
 
     lo_shift: int
     hi_shift: int
+    listed = False  # one interval of keys a row, which moves with the row
 
     def column_range(self, rows, n_kv: int):
         """First and end column (arrays or ints) that ``rows`` may see; empty when lo >= hi."""
@@ -32,6 +33,12 @@ class Mask:
     def pairs(self, n_q: int, n_kv: int) -> int:
         """Number of (query, key) pairs that are not masked."""
         return _clipped_sum(self.hi_shift, n_q, n_kv) - _clipped_sum(self.lo_shift, n_q, n_kv)
+
+    def keys_seen(self, n_q: int, n_kv: int) -> int:
+        """Keys that some query sees: all but those before every window."""
+        first, _ = self.column_range(0, n_kv)
+        _, end = self.column_range(n_q - 1, n_kv)
+        return int(end - first)
 
     def dense(self, n_q: int, n_kv: int, row: int = 0, col: int = 0, rows=None, cols=None):
         """Boolean array [rows, cols] of what is visible, for a tile at (row, col). Rows from n_q
@@ -63,6 +70,6 @@ def parse_mask(text: str, n_q: int, n_kv: int) -> Mask:
     if kind == "window" and width.isascii() and width.isdigit() and 0 < int(width) < UNBOUNDED:
         return Mask(offset + 1 - int(width), offset + 1)
     raise InputError(
-        f"mask {text!r} is not known; it is full, causal or window:W "
-        "with W a whole number of keys from 1"
+        f"mask {text!r} is not known; it is full, causal or window:W with W a whole number of keys "
+        "from 1, or prefix, documents, longformer, strided, random or blocks with its argument"
     )

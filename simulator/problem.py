@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .errors import InputError, unknown_name
-from .masks import Mask, parse_mask
+from .listed_mask import ListedMask
+from .mask_forms import parse
+from .masks import Mask
 
 DIRECTIONS = ("forward", "backward")
 DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
@@ -19,7 +21,8 @@ class Attention:
     V [batch, kv_heads, kv_seq, value_dim], O [batch, heads, seq, value_dim].
 
     ``kv_heads``, ``kv_seq`` and ``value_dim`` default to ``heads``, ``seq`` and ``head_dim``.
-    ``mask`` is ``full``, ``causal`` (aligned at the end) or ``window:W``.
+    ``mask`` is ``full``, ``causal`` (aligned at the end), ``window:W`` or any that mask_forms.parse
+    names.
     Q, K, V and O are stored in ``dtype``; row statistics (m, l, L) in fp32, or fp64 for fp64.
     ``direction`` is the pass: ``forward`` makes O of Q, K, V; ``backward`` makes dQ, dK, dV, shaped
     as Q, K, V, of these, dO, and what the forward pass saved (O and the logsumexp).
@@ -67,8 +70,8 @@ class Attention:
         if self.direction not in DIRECTIONS:
             raise unknown_name("direction", self.direction, DIRECTIONS)
         if self.shared_kv and self.value_dim > self.head_dim:
-            raise InputError(f"value_dim {self.value_dim} must be at most head_dim {self.head_dim}: "
-                             "the values are the first columns of the keys")
+            raise InputError(f"value_dim {self.value_dim} must be at most head_dim "
+                             f"{self.head_dim}: the values are the first columns of the keys")
         # The largest count any schedule makes is below this product (16 covers every rereading).
         most = 16 * self.batch * self.heads * self.seq * self.kv_seq
         most *= (self.head_dim + self.value_dim) * max(self.dtype_bytes, 4)
@@ -77,7 +80,7 @@ class Attention:
                 f"batch {self.batch} × heads {self.heads} × seq {self.seq} × kv_seq {self.kv_seq} "
                 f"× head_dim {self.head_dim} is too large: byte counts would pass 2^63 − 1"
             )
-        _ = self.mask_bounds
+        _ = self.visibility
 
     @property
     def dtype_bytes(self) -> int:
@@ -100,14 +103,22 @@ class Attention:
         return self.batch * self.heads
 
     @cached_property
+    def visibility(self) -> Mask | ListedMask:
+        """The mask: which pairs, how many, which blocks."""
+        return parse(self.mask, self.seq, self.kv_seq)
+
+    @property
     def mask_bounds(self) -> Mask:
-        """The mask as clipped affine bounds."""
-        return parse_mask(self.mask, self.seq, self.kv_seq)
+        """The mask as clipped affine bounds. Raises InputError for one that has none."""
+        if self.visibility.listed:
+            raise InputError(f"mask {self.mask} is not possible here, where rows see one interval "
+                             "that moves with them: full, causal or window:W")
+        return self.visibility
 
     @cached_property
     def pairs(self) -> int:
         """Unmasked (query, key) pairs of one head."""
-        return self.mask_bounds.pairs(self.seq, self.kv_seq)
+        return self.visibility.pairs(self.seq, self.kv_seq)
 
     @property
     def forward_flops(self) -> int:
@@ -133,9 +144,10 @@ class Attention:
     def compulsory_read_bytes(self) -> int:
         """Every input once, keys that no query sees left out: Q, K and V; backward also O, dO and
         the logsumexp."""
+        inputs = self._qkv_bytes(self.keys_seen)
         if self.direction == "forward":
-            return self._qkv_bytes(self.keys_seen)
-        return self._qkv_bytes(self.keys_seen) + 2 * self._o_bytes + self.head_count * self.seq * self.stat_bytes
+            return inputs
+        return inputs + 2 * self._o_bytes + self.head_count * self.seq * self.stat_bytes
 
     @property
     def compulsory_write_bytes(self) -> int:
@@ -144,10 +156,8 @@ class Attention:
 
     @property
     def keys_seen(self) -> int:
-        """Keys of a KV head that some query sees: all but those before every window."""
-        first, _ = self.mask_bounds.column_range(0, self.kv_seq)
-        _, end = self.mask_bounds.column_range(self.seq - 1, self.kv_seq)
-        return int(end - first)
+        """Keys of a KV head that some query sees."""
+        return self.visibility.keys_seen(self.seq, self.kv_seq)
 
     def _qkv_bytes(self, keys: int) -> int:
         q = self.head_count * self.seq * self.head_dim

@@ -262,7 +262,7 @@ class ProgramBuilder:
         return self.tensors[-1]
 
     def listing(self, name: str, values) -> Listing:
-        """Declare a list of whole numbers for ``let``. It is no tensor: looking up moves nothing."""
+        """Declare a list of whole numbers for ``let``; no tensor: looking one up moves nothing."""
         first = sum(len(one.values) for one in self.listings)
         self.listings.append(Listing(name, first, np.asarray(values, np.int64)))
         return self.listings[-1]

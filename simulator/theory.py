@@ -123,6 +123,8 @@ def flash2(problem: Attention, tiles: Tiles) -> Bytes:
     mask: (1 + 2⌈n/Br⌉)·Nd read, Nd written, plus the logsumexp.
     """
     p = problem
+    if p.visibility.listed:
+        return _flash2_listed(p, tiles)
     first, end = _column_blocks(p, tiles)
     columns = np.minimum(end * tiles.bc, p.kv_seq) - np.minimum(first * tiles.bc, p.kv_seq)
     columns = int(columns.sum())
@@ -133,6 +135,41 @@ def flash2(problem: Attention, tiles: Tiles) -> Bytes:
         "O": (0, _output(p)),
         "LSE": (0, statistic_bytes(p, p.seq)),
     }
+
+
+def _flash2_listed(p: Attention, tiles: Tiles) -> Bytes:
+    """flash2 of the column blocks that hold a visible pair, found pair by pair, and the 4-byte
+    tables that list them: an entry a block, and for each row block where its entries begin and end.
+
+    With a share s of the blocks: N²d²s/M in place of N²d²/M (FlashAttention Proposition 4).
+    """
+    touched = touched_blocks(p, tiles)
+    firsts = np.arange(0, p.kv_seq, tiles.bc)
+    columns = int((touched @ (np.minimum(firsts + tiles.bc, p.kv_seq) - firsts)).sum())
+    return {
+        "Q": (matrix_bytes(p, p.seq, p.head_dim), 0),
+        "K": (matrix_bytes(p, columns, p.head_dim), 0),
+        "V": (matrix_bytes(p, columns, p.value_dim), 0),
+        "O": (0, _output(p)),
+        "LSE": (0, statistic_bytes(p, p.seq)),
+    } | block_tables(p, touched)
+
+
+def touched_blocks(p: Attention, tiles: Tiles) -> np.ndarray:
+    """[row block, column block]: whether the mask leaves a pair of it, looking at every pair."""
+    firsts = np.arange(0, p.kv_seq, tiles.bc)
+    return np.array([
+        np.logical_or.reduceat(seen.any(axis=0), firsts)
+        for row in range(0, p.seq, tiles.br)
+        for seen in [p.visibility.dense(p.seq, p.kv_seq, row, 0, min(tiles.br, p.seq - row))]
+    ])
+
+
+def block_tables(p: Attention, touched: np.ndarray) -> Bytes:
+    """The lists of blocks, read by every query head: 4 bytes an entry, 8 for each block that walks
+    (``touched`` [block that walks, block])."""
+    return {"begins": (p.head_count * 8 * len(touched), 0),
+            "blocks": (p.head_count * 4 * int(touched.sum()), 0)}
 
 
 def ceil_div(a: int, b: int) -> int:

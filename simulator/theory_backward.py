@@ -8,6 +8,7 @@ import numpy as np
 from .problem import Attention
 from .theory import (
     Bytes,
+    block_tables,
     ceil_div,
     closed_form,
     flash1_paper_bytes,
@@ -16,6 +17,7 @@ from .theory import (
     nd_bytes,
     standard_paper_bytes,
     statistic_bytes,
+    touched_blocks,
 )
 from .tiles import Tiles
 
@@ -79,7 +81,7 @@ def flash1_backward(problem: Attention, tiles: Tiles) -> Bytes:
         "Q": (q, 0), "dO": (o + out, 0), "O": (out, 0), "m": statistic, "l": statistic,
         "D": (statistic[0], statistic_bytes(p, once)),
         "dQ": (q, q + matrix_bytes(p, once, p.head_dim)),
-    } | _kv_inputs(p) | _kv_gradients(p)
+    } | _kv_inputs(p) | _kv_gradients(p) | _tables(p, tiles)
 
 
 @closed_form
@@ -98,7 +100,7 @@ def flash2_backward(problem: Attention, tiles: Tiles) -> Bytes:
         "Q": (q, 0), "dO": (o + out, 0), "O": (out, 0), "LSE": (statistic_bytes(p, passes), 0),
         "D": (statistic_bytes(p, passes), statistic_bytes(p, once)),
         "dQ_acc": (zeros, zeros + added), "dQ": (0, matrix_bytes(p, once, p.head_dim)),
-    } | _kv_inputs(p) | _kv_gradients(p)
+    } | _kv_inputs(p) | _kv_gradients(p) | _tables(p, tiles)
 
 
 def _kv_inputs(p: Attention) -> Bytes:
@@ -120,12 +122,21 @@ def _kv_gradients(p: Attention) -> Bytes:
     return found
 
 
+def _tables(p: Attention, tiles: Tiles) -> Bytes:
+    """The lists of row blocks that a mask leaves to each column block, where it is one of lists."""
+    return block_tables(p, touched_blocks(p, tiles).T) if p.visibility.listed else {}
+
+
 def _rows_passed(p: Attention, tiles: Tiles) -> int:
     """Rows that pass by all column blocks of a head, in whole row blocks.
 
     Row i sees keys i + lo ≤ j < i + hi, so key j is seen by rows j − hi < i ≤ j − lo; the keys of
     a block by one interval of rows.
     """
+    if p.visibility.listed:
+        firsts = np.arange(0, p.seq, tiles.br)
+        rows = np.minimum(firsts + tiles.br, p.seq) - firsts
+        return int((rows @ touched_blocks(p, tiles)).sum())
     mask, first_key = p.mask_bounds, np.arange(0, p.kv_seq, tiles.bc)
     first = np.maximum(first_key + 1 - mask.hi_shift, 0) // tiles.br * tiles.br
     end = np.minimum(first_key + tiles.bc - mask.lo_shift, p.seq)

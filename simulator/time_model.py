@@ -116,7 +116,7 @@ class _Phase:
         """Executions of each instruction by each thread block; of masking, only those of tiles
         that the mask's edge crosses where the kernel looks."""
         counts = executions(self.program, number)
-        if not self.how.masks_edges:
+        if not self.how.masks_edges or self.program.problem.visibility.listed:
             return counts
         problem = self.program.problem
         for address, row in enumerate(self.tape):

@@ -20,6 +20,9 @@ CASES = {
     "flash2_backward-causal": (
         "flash2_backward", replace(PROBLEM, mask="causal", kv_heads=4, direction="backward")),
     "flash2-causal": ("flash2", replace(PROBLEM, mask="causal")),
+    "flash2-documents": ("flash2", replace(PROBLEM, mask="documents:300,100")),
+    "flash2_backward-strided": (
+        "flash2_backward", replace(PROBLEM, mask="strided:4", kv_heads=4, direction="backward")),
     "flash2-sawtooth": ("flash2", PROBLEM, Tiles(128, 64, 2, kv_order="sawtooth:3")),
     "standard-long-rows": ("standard", replace(PROBLEM, kv_seq=1 << 15)),
     **{f"{name}-splits": (name, replace(PROBLEM, seq=2, mask="window:1000"),

@@ -17,7 +17,7 @@ def probabilities(problem: Attention, inputs: dict[str, np.ndarray]) -> dict[str
     """
     q, k = (inputs[name].astype(np.float64) for name in "QK")
     k = np.repeat(k, problem.group, axis=1)
-    visible = problem.mask_bounds.dense(problem.seq, problem.kv_seq)
+    visible = problem.visibility.dense(problem.seq, problem.kv_seq)
     scores = np.where(visible, q @ k.swapaxes(-1, -2) * problem.softmax_scale, -np.inf)
     m = scores.max(axis=-1, keepdims=True)
     weights = np.exp(scores - np.where(np.isneginf(m), 0.0, m))

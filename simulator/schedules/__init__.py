@@ -3,7 +3,8 @@
 A schedule module has a one-line docstring (its title), ``DEFAULT_TILES`` and
 ``build(problem, tiles) -> Program``; one that computes gradients says ``DIRECTION = "backward"``,
 one that cuts keys into splits or keeps them in pages says ``OPTIONS = ("splits", "page")``, one
-that walks K and V in several orders ``("kv_order",)``.
+that walks K and V in several orders ``("kv_order",)``; one that takes masks that are lists of
+blocks (listed_mask.py) says ``ANY_MASK = True``.
 Files whose name starts with ``_`` are not schedules.
 """
 
@@ -46,6 +47,11 @@ def get(name: str):
     return import_module(f".{name}", __name__)
 
 
+def takes(name: str, problem: Attention) -> bool:
+    """Whether a schedule takes the problem's mask. Raises as ``get``."""
+    return getattr(get(name), "ANY_MASK", False) or not problem.visibility.listed
+
+
 def title(name: str) -> str:
     """The schedule's title: the first line of its docstring."""
     return get(name).__doc__.strip().splitlines()[0]
@@ -54,7 +60,8 @@ def title(name: str) -> str:
 def build(name: str, problem: Attention, tiles: Tiles | None = None) -> Program:
     """The schedule's tile program for a problem, with its default tiles when none are given.
 
-    Raises InputError for an unknown schedule, and for one that computes another pass.
+    Raises InputError for an unknown schedule, one that computes another pass, and one that does
+    not take the mask.
     """
     module = get(name)
     if direction(name) != problem.direction:
@@ -62,4 +69,8 @@ def build(name: str, problem: Attention, tiles: Tiles | None = None) -> Program:
             f"schedule {name} computes the {direction(name)} pass, the problem asks for the "
             f"{problem.direction} pass; its schedules are {', '.join(names(problem.direction))}"
         )
+    if not takes(name, problem):
+        others = [other for other in names(problem.direction) if takes(other, problem)]
+        raise InputError(f"schedule {name} takes the masks full, causal and window:W; mask "
+                         f"{problem.mask} is for {', '.join(others)}")
     return module.build(problem, tiles or module.DEFAULT_TILES)

@@ -9,16 +9,18 @@ from ..problem import Attention
 from ..program import Program, ProgramBuilder, Role, Space
 from ..tiles import Tiles
 from ._backward import KVGradients, gradient_inputs, row_dots, zero_rows
+from ._seen import row_blocks
 
 DIRECTION = "backward"
 DEFAULT_TILES = Tiles(br=64, bc=64)
+ANY_MASK = True
 
 
 def build(problem: Attention, tiles: Tiles) -> Program:
     """K, V, dK and dV of a column block stay on chip while all row blocks pass."""
     p = ProgramBuilder("flash1_backward", problem, tiles)
     q, k, v, do = gradient_inputs(p)
-    n_q, mask, br, bc = problem.seq, problem.mask_bounds, tiles.br, tiles.bc
+    n_q, br, bc = problem.seq, tiles.br, tiles.bc
     o = p.tensor("O", n_q, problem.value_dim, Role.INPUT)
     m = p.tensor("m", n_q, 1, Role.INPUT, statistic=True)
     l = p.tensor("l", n_q, 1, Role.INPUT, statistic=True)
@@ -34,8 +36,7 @@ def build(problem: Attention, tiles: Tiles) -> Program:
         body = _Body(p, tiles, (q, k, v, do, m, l, d, dq))
         with p.loop("c0", bc, problem.kv_seq) as c0:
             body.load_columns(c0)
-            first, end = (c0, 1 - mask.hi_shift), (c0, bc - mask.lo_shift)
-            with p.loop("r0", br, n_q, first, end) as r0:
+            with row_blocks(p, tiles, c0) as r0:
                 body.update_row_block(r0, c0)
             p.compute("scale", body.dK, body.dK, constant=problem.softmax_scale)
             gradients.put(body.dK, gradients.dk, c0)

@@ -5,11 +5,13 @@ statistics only the logsumexp LSE = m + log l is saved.
 """
 
 from ..problem import Attention
-from ..program import Program, ProgramBuilder, Role, Space, Var
+from ..program import Program, ProgramBuilder, Role, Space
 from ..tiles import Tiles
+from ._seen import column_blocks
 
 DEFAULT_TILES = Tiles(br=128, bc=64)
 OPTIONS = ("kv_order",)
+ANY_MASK = True
 
 
 def build(problem: Attention, tiles: Tiles) -> Program:
@@ -18,7 +20,6 @@ def build(problem: Attention, tiles: Tiles) -> Program:
     q, k, v = p.inputs()
     o = p.tensor("O", problem.seq, problem.value_dim, Role.OUTPUT)
     lse = p.tensor("LSE", problem.seq, 1, Role.OUTPUT, statistic=True)
-    mask, n_kv = problem.mask_bounds, problem.kv_seq
     br, bc = tiles.br, tiles.bc
 
     with p.phase("attention", ("r0", problem.seq, br)) as (r0,):
@@ -36,8 +37,7 @@ def build(problem: Attention, tiles: Tiles) -> Program:
         p.fill(O, 0.0, o, r0)
         p.fill(m, float("-inf"), lse, r0)
         p.fill(l, 0.0, lse, r0)
-        first, last = (r0, mask.lo_shift), (r0, br - 1 + mask.hi_shift)
-        with p.loop("c0", bc, n_kv, start=first, stop=last, back=_back(p, tiles, r0)) as c0:
+        with column_blocks(p, tiles, r0) as c0:
             p.load(K, k, c0)
             p.compute("dot_t", S, Q, K)
             p.compute("scale", S, S, constant=problem.softmax_scale)
@@ -60,12 +60,3 @@ def build(problem: Attention, tiles: Tiles) -> Program:
         p.compute("add", l, l, m)
         p.store(l, lse, r0)
     return p.build()
-
-
-def _back(p: ProgramBuilder, tiles: Tiles, r0: Var) -> Var | None:
-    """A variable that is odd in row blocks that walk K and V backward."""
-    if tiles.kv_turn == 0:
-        return None
-    if tiles.kv_turn < 0:
-        return p.let("back", None, 1)
-    return p.let("back", r0, divide=tiles.br * tiles.kv_turn)

@@ -10,9 +10,11 @@ from ..problem import Attention
 from ..program import Program, ProgramBuilder, Role, Space
 from ..tiles import Tiles
 from ._backward import KVGradients, gradient_inputs, row_dots, zero_rows
+from ._seen import row_blocks
 
 DIRECTION = "backward"
 DEFAULT_TILES = Tiles(br=64, bc=128)
+ANY_MASK = True
 
 
 def build(problem: Attention, tiles: Tiles) -> Program:
@@ -43,7 +45,7 @@ def build(problem: Attention, tiles: Tiles) -> Program:
 def _columns(p: ProgramBuilder, tiles: Tiles, tensors, gradients: KVGradients):
     """The main launch: dK and dV of a column block, and its part of every row's dQ."""
     q, k, v, do, lse, d, dq_acc = tensors
-    problem, mask, br, bc = p.problem, p.problem.mask_bounds, tiles.br, tiles.bc
+    problem, br, bc = p.problem, tiles.br, tiles.bc
     d_qk, d_v = problem.head_dim, problem.value_dim
     with p.phase("attention", ("c0", problem.kv_seq, bc)) as (c0,):
         K = p.tile("K", bc, d_qk, Space.SHARED)
@@ -61,8 +63,7 @@ def _columns(p: ProgramBuilder, tiles: Tiles, tensors, gradients: KVGradients):
         p.load(V, v, c0)
         p.fill(dK, 0.0, k, c0)
         p.fill(dV, 0.0, v, c0)
-        first, end = (c0, 1 - mask.hi_shift), (c0, bc - mask.lo_shift)
-        with p.loop("r0", br, problem.seq, first, end) as r0:
+        with row_blocks(p, tiles, c0) as r0:
             p.load(Q, q, r0)
             p.load(LSE, lse, r0)
             p.compute("dot_t", S, Q, K)

@@ -11,6 +11,7 @@ from ..program import Program, ProgramBuilder, Role, Space
 from ..tiles import Tiles
 
 DEFAULT_TILES = Tiles(br=128, bc=128)
+ANY_MASK = True
 
 RESIDENT_ROW_BYTES = 48 * 1024
 ONLINE_CHUNK = 2048  # columns a step when the row is read twice

@@ -15,6 +15,7 @@ from .standard import ONLINE_CHUNK, RESIDENT_ROW_BYTES, scores
 
 DIRECTION = "backward"
 DEFAULT_TILES = Tiles(br=128, bc=128)
+ANY_MASK = True
 
 
 def build(problem: Attention, tiles: Tiles) -> Program:

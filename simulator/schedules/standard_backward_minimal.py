@@ -12,6 +12,7 @@ from .standard_backward import softmax_gradient
 
 DIRECTION = "backward"
 DEFAULT_TILES = Tiles(br=128, bc=128)
+ANY_MASK = True
 
 
 def build(problem: Attention, tiles: Tiles) -> Program:

@@ -10,6 +10,7 @@ from ..tiles import Tiles
 from .standard import softmax_resident
 
 DEFAULT_TILES = Tiles(br=128, bc=128)
+ANY_MASK = True
 
 
 def build(problem: Attention, tiles: Tiles) -> Program:

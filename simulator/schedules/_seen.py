@@ -1,0 +1,70 @@
+"""Walks over the blocks that a mask leaves: the column blocks that a row block sees, the row blocks
+that see a column block. An interval that moves with the block, or part of a list."""
+
+from contextlib import contextmanager
+
+import numpy as np
+
+from ..program import ProgramBuilder, Space, Var
+from ..tiles import Tiles
+
+
+@contextmanager
+def column_blocks(p: ProgramBuilder, tiles: Tiles, r0: Var):
+    """Loop over the column blocks of which row block ``r0`` sees a key, in the order that the tiles
+    say; yields their offset."""
+    mask, back = p.problem.visibility, _back(p, tiles, r0)
+    if mask.listed:
+        touched = mask.touched(tiles.br, tiles.bc)
+        with _listed(p, touched, (r0, tiles.br), ("c0", tiles.bc), tiles.stages, back) as c0:
+            yield c0
+        return
+    first, last = (r0, mask.lo_shift), (r0, tiles.br - 1 + mask.hi_shift)
+    with p.loop("c0", tiles.bc, p.problem.kv_seq, start=first, stop=last, back=back) as c0:
+        yield c0
+
+
+@contextmanager
+def row_blocks(p: ProgramBuilder, tiles: Tiles, c0: Var):
+    """Loop over the row blocks that see a key of column block ``c0``; yields their offset."""
+    mask = p.problem.visibility
+    if mask.listed:
+        touched = mask.touched(tiles.br, tiles.bc).T
+        with _listed(p, touched, (c0, tiles.bc), ("r0", tiles.br), tiles.stages) as r0:
+            yield r0
+        return
+    first, end = (c0, 1 - mask.hi_shift), (c0, tiles.bc - mask.lo_shift)
+    with p.loop("r0", tiles.br, p.problem.seq, first, end) as r0:
+        yield r0
+
+
+def _back(p: ProgramBuilder, tiles: Tiles, r0: Var) -> Var | None:
+    """A variable that is odd in row blocks that walk K and V backward."""
+    if tiles.kv_turn == 0:
+        return None
+    if tiles.kv_turn < 0:
+        return p.let("back", None, 1)
+    return p.let("back", r0, divide=tiles.br * tiles.kv_turn)
+
+
+@contextmanager
+def _listed(p: ProgramBuilder, touched: np.ndarray, block: tuple[Var, int], walked: tuple[str, int],
+            stages: int, back: Var | None = None):
+    """Loop over a block's part of the list of ``touched`` [block, walked block] pairs.
+
+    ``block`` is a variable and its step, ``walked`` a name and its step. Thread blocks read where
+    their part begins and ends, and an entry a trip, from tables that all heads of a sequence share.
+    """
+    numbers, others = np.nonzero(touched)
+    begins = np.searchsorted(numbers, np.arange(len(touched) + 1))
+    places, offsets = p.listing("begins", begins), p.listing("blocks", others * walked[1])
+    begin_table, block_table = p.table("begins", len(begins)), p.table("blocks", len(others))
+    size = block_table.element_bytes
+    ends = p.tile("ends", 2, 1, Space.REGISTERS, element_bytes=size)
+    entry = p.tile("entry", 1, 1, Space.REGISTERS, stages=stages, element_bytes=size)
+    number = p.let("n0", block[0], divide=block[1])
+    p.load(ends, begin_table, number)
+    first, end = p.let("first", number, listing=places), p.let("end", number, 1, listing=places)
+    with p.loop("e0", 1, len(others), start=(first, 0), stop=(end, 0), back=back) as e0:
+        p.load(entry, block_table, e0)
+        yield p.let(walked[0], e0, listing=offsets)
