@@ -20,6 +20,7 @@ from .ncu_csv import Profiled
 from .records import Record
 
 SM_READ_LIMIT = 1e-3  # |error| of SM reads on points that do not spill
+STEADY = 0.05  # range of a counter over its repeats, of the median
 BOUNDARIES = ("sm_read", "sm_write", "dram_read", "dram_write")
 
 
@@ -52,6 +53,7 @@ def _row(record: Record, data: dict, profile) -> dict:
         "kernel": point.kernel, "schedule": kernels.get(point.kernel).schedule,
         "shape": point.shape, "problem": data["problem"], "tiles": data["tiles"],
         "order": point.order, "blocks_per_sm": blocks_per_sm, "held_out": point.held_out,
+        "fresh": point.fresh,
         "registers": max(entry["registers"] for entry in attributes),
         "local_bytes": max(entry["local_bytes"] for entry in attributes),
         "compulsory_read": point.problem.compulsory_read_bytes,
@@ -166,13 +168,17 @@ def _errors(row: dict) -> dict:
 
 
 def summary(rows: list[dict]) -> list[dict]:
-    """For each kernel, for all ("all") and for those held out by hash ("held out"), each boundary:
-    points and median, mean and worst absolute relative error of the predictions; points that
-    spill are left out and counted."""
+    """For each kernel, for all ("all"), for those held out by hash ("held out") and for those that
+    were first measured when the L2 model was finished ("fresh"; "steady" ones: their own counter
+    of DRAM reads does not vary by more than STEADY), each boundary: points and median, mean and
+    worst absolute relative error of the predictions; points that spill are left out and counted."""
     groups = {
         kernel: [row for row in rows if row["kernel"] == kernel]
         for kernel in dict.fromkeys(row["kernel"] for row in rows)
     } | {"all": rows, "held out": [row for row in rows if row["held_out"]]}
+    if fresh := [row for row in rows if row["fresh"]]:
+        groups["fresh"] = fresh
+        groups["fresh, steady"] = [row for row in fresh if (row["dram_read_spread"] or 0) <= STEADY]
     found = []
     for kernel, of_kernel in groups.items():
         kept = [row for row in of_kernel if not row["spills"]]
