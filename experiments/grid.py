@@ -105,7 +105,7 @@ def points(quick: bool = False) -> tuple[Point, ...]:
 
 def recorded() -> tuple[Point, ...]:
     """The points that the L2 model's developers have looked at, a third of them or all."""
-    return tuple([*_flash2(), *_flash2_mma(), *_l2(), *_kv_orders(), *_flash1(), *_flash1_mma(),
+    return tuple([*_flash2(), *_flash2_mma(), *_flash2_wgmma(), *_l2(), *_kv_orders(), *_flash1(), *_flash1_mma(),
                   *_standard(), *_standard_mma(), *_longest_first(), *_decode(), *_backward()])
 
 
@@ -177,6 +177,17 @@ def _l2() -> Iterator[Point]:
     yield _mma(2, 65536, 128, wide, mask="causal")
     yield _mma(8, 32768, 128, wide, mask="window:8192")
     yield _mma(256, 512, 64, narrow)
+
+
+def _flash2_wgmma() -> Iterator[Point]:
+    """Hopper's own instructions: a persistent grid of a block an SM."""
+    wide, narrow = Tiles(128, 128, 2), Tiles(192, 128, 2)
+    for mask in ("full", "causal"):
+        yield Point("flash2_wgmma", _problem(64, 4096, 128, mask=mask), wide)
+    yield Point("flash2_wgmma", _problem(32, 8192, 128), wide, "head")
+    yield Point("flash2_wgmma", _problem(64, 4096, 64), narrow)
+    yield Point("flash2_wgmma", _problem(8, 16384, 64, "bf16"), narrow)
+    yield Point("flash2_wgmma", _problem(32, 4096, 256, kv_heads=8), Tiles(128, 80, 2))
 
 
 def _kv_orders() -> Iterator[Point]:
