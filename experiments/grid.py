@@ -105,7 +105,8 @@ def points(quick: bool = False) -> tuple[Point, ...]:
 
 def recorded() -> tuple[Point, ...]:
     """The points that the L2 model's developers have looked at, a third of them or all."""
-    return tuple([*_flash2(), *_flash2_mma(), *_flash2_wgmma(), *_l2(), *_kv_orders(), *_flash1(), *_flash1_mma(),
+    return tuple([*_flash2(), *_flash2_mma(), *_flash2_wgmma(), *_l2(), *_kv_orders(),
+                  *_flash1(), *_flash1_mma(),
                   *_standard(), *_standard_mma(), *_longest_first(), *_decode(), *_backward()])
 
 
