@@ -55,6 +55,11 @@ class L2Cache(Section):
     read_bytes_per_clock: Positive | None = _optional("specified read bandwidth, bytes per clock")
     dirty_bytes_max: Whole | None = _optional("most bytes that are dirty at once before older "
                                               "ones are written back")
+    home_bytes: Whole | None = _optional("bytes of consecutive addresses with one home partition")
+    home_bits: Whole | None = _optional("bits of the number of such a piece in its 2 MiB page "
+                                        "whose parity is the home")
+    far_depth: WholeOrZero | None = _optional("LRU rank at which the home's copy of what the other "
+                                              "side reads enters its set")
     sm_partitions: Annotated[str, Field(pattern=r"^[0-9]+$", max_length=1024)] | None = _optional(
         "partition of each SM, a digit each, in the order that thread blocks first reach them")
 

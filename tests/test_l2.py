@@ -235,6 +235,17 @@ def test_the_least_recent_way_when_dirty_is_written_back_and_stays_a_turn():
         assert leaves + 1 not in cache[0, 0, :l2_cache.WAYS].tolist()
 
 
+@pytest.mark.parametrize("depth", [0, 2, 8])
+def test_the_profile_says_at_which_rank_home_copies_enter(depth):
+    cache = l2_cache.empty_cache(2 * 16 * 128, 2, 128, far_depth=depth)
+    *near, far = [32 * n for n in range(64) if l2_cache.home_of(cache, 32 * n) == 1][:17]
+    for unit in near:
+        l2_cache.read_unit(cache, unit, 1, np.uint64(15))
+    l2_cache.read_unit(cache, far, 0, np.uint64(15))
+    way = cache[1, 0, :l2_cache.WAYS].tolist().index(far + 1)
+    assert int(cache[1, 0, l2_cache.ORDER]) >> 4 * depth & 15 == way
+
+
 def test_far_data_takes_room_on_both_sides():
     cache = l2_cache.empty_cache(2 * 16 * 128, 2, 128)
     for chunk in range(8):

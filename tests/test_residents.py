@@ -17,7 +17,7 @@ def case(found):
     return pytest.param(found, marks=marks, id=str(found.point))
 
 
-@pytest.mark.parametrize("found", map(case, RECORDED))
+@pytest.mark.parametrize("found", [case(found) for found in RECORDED])
 def test_the_second_block_of_an_sm_runs_at_the_pace_that_its_kernel_declares(found):
     point = found.point
     (execution,) = kernels.get(point.kernel).executions(point.problem, point.tiles)

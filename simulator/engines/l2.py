@@ -26,7 +26,7 @@ from ..grid_order import order_number
 from ..program import Program
 from .heard import run_heard
 from .l2_blocks import MACHINE, SLOT, dirty_sectors, run_phase, write_before
-from .l2_cache import SECTORS_PER_UNIT_MAX, UNIT_BYTES, WAYS, empty_cache
+from .l2_cache import SECTORS_PER_UNIT_MAX, UNIT_BYTES, WAYS, cache_of
 from .l2_counts import COLUMNS, FETCHED, FILLED, READ, WRITTEN, WRITTEN_BACK
 from .l2_moves import PREFETCHES, instruction_cycles, moves
 from .l2_repeat import UPDATED, plan_phase, stored_once
@@ -175,7 +175,7 @@ def _with_others(program: Program) -> np.ndarray:
 def _cache(gpu, unit_bytes: int, others_at: int, dirty_bytes: float) -> np.ndarray:
     """An empty cache but for what others left dirty."""
     l2 = gpu.l2
-    cache = empty_cache(l2.size_bytes, l2.partitions, unit_bytes, l2.dirty_bytes_max)
+    cache = cache_of(l2, unit_bytes)
     whole = np.uint64((1 << unit_bytes // l2.sector_bytes) - 1)
     write_before(cache, others_at // unit_bytes, round(dirty_bytes / unit_bytes), sm_sides(gpu),
                  whole)

@@ -3,7 +3,7 @@
 A line has a home partition. An SM looks in the partition on its own side first; data whose home is
 on the other side is fetched through its home, which keeps a copy too, and the near copy then
 serves that side. Each set is an LRU list, most recent first; the home copy that a far access
-leaves behind enters FAR_DEPTH places below the top, because near copies take its later hits. A
+leaves behind enters some places below the top (FAR), as near copies take its later hits. A
 write takes room as a read does and is dirty at the home.
 
 Where a line goes: consecutive lines of a physical page take consecutive sets, from a set of the
@@ -28,16 +28,14 @@ import numpy as np
 from ..jit import inlined
 
 WAYS = 16
-FAR_DEPTH = 2  # of 16; private-data knee of an H200 (hbmeter's L2 microbenchmark)
-HOME_BYTES = 4096  # of one home; latency of atomics against address, H200
-HOME_CHUNK_BITS = 0b101011  # of the chunk's number in its page, whose parity is the home; as above
 PAGE_BYTES = 2 << 20  # physical: cudaMalloc's
-DIRTY_SHARE = 28 / 60  # of the cache that may be dirty at once, where a profile does not say; H200
+# Where a profile does not say, an H200's (hwprofiles/h200.yaml).
+FAR_DEPTH = 2  # LRU rank
+HOME_BYTES, HOME_BITS = 4096, 0b101011
+DIRTY_SHARE = 28 / 60  # of the cache that may be dirty at once
 UNIT_BYTES = 2048
 SECTORS_PER_UNIT_MAX = 64
 
-_CHUNKS_PER_PAGE = PAGE_BYTES // HOME_BYTES
-_HOME_BITS = np.uint64(HOME_CHUNK_BITS)
 _FIRST_ORDER = np.uint64(0xFEDCBA9876543210)
 _EACH_NIBBLE = np.uint64(0x1111111111111111)
 _ZERO, _ONE, _FOUR, _NIBBLE = (np.uint64(x) for x in (0, 1, 4, 15))
@@ -46,18 +44,21 @@ _ZERO, _ONE, _FOUR, _NIBBLE = (np.uint64(x) for x in (0, 1, 4, 15))
 # Columns of a set, [partition, set, column]: WAYS tags (unit + 1; 0 is empty), WAYS masks of valid
 # sectors, WAYS masks of dirty ones, and the LRU order (nibble r is the way of rank r, 0 the most
 # recent). The others are of a whole partition, kept in its set 0: how many ways may be dirty and
-# how many are, the units of a home and of a page, and in how many places a page may start, GRAIN
-# units apart. (One array: Numba counts references for each array of a tuple at each call.)
+# how many are, the units of a home, which bits of a home's number count, the units of a page, in
+# how many places a page may start, GRAIN units apart, and the rank at which home copies enter.
+# (One array: Numba counts references for each array of a tuple at each call.)
 VALID, DIRTY, ORDER = WAYS, 2 * WAYS, 3 * WAYS
-DIRTY_LIMIT, DIRTY_WAYS, HOME_UNITS, PAGE_UNITS, STARTS, GRAIN, _COLUMNS = range(
-    ORDER + 1, ORDER + 8)
+(DIRTY_LIMIT, DIRTY_WAYS, HOME_UNITS, HOME_MASK, PAGE_UNITS, STARTS, GRAIN, FAR,
+ _COLUMNS) = range(ORDER + 1, ORDER + 10)
 
 
 def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
-                dirty_bytes_max: int | None = None) -> np.ndarray:
+                dirty_bytes_max: int | None = None, home_bytes: int | None = None,
+                home_bits: int | None = None, far_depth: int | None = None) -> np.ndarray:
     """An empty cache; it has no sets when ``size_bytes`` is smaller than one set.
 
-    At most ``dirty_bytes_max`` (DIRTY_SHARE of the cache where None) are dirty at once.
+    What a profile's L2 says of these, or None: most bytes dirty at once, bytes of one home, bits of
+    its number that decide, LRU rank of home copies.
     """
     n_sets = size_bytes // (partitions * unit_bytes * WAYS)
     cache = np.zeros((partitions, n_sets, _COLUMNS), np.uint64)
@@ -65,10 +66,18 @@ def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
     share = DIRTY_SHARE if dirty_bytes_max is None else dirty_bytes_max / size_bytes
     grain = max(UNIT_BYTES // unit_bytes, 1)  # lines and larger units go to the same sets
     cache[:, :1, DIRTY_LIMIT] = int(share * WAYS * n_sets)
-    cache[:, :1, HOME_UNITS] = max(HOME_BYTES // unit_bytes, 1)
+    cache[:, :1, HOME_UNITS] = max((home_bytes or HOME_BYTES) // unit_bytes, 1)
+    cache[:, :1, HOME_MASK] = home_bits or HOME_BITS
     cache[:, :1, PAGE_UNITS] = PAGE_BYTES // unit_bytes
     cache[:, :1, STARTS], cache[:, :1, GRAIN] = n_sets // grain, grain
+    cache[:, :1, FAR] = FAR_DEPTH if far_depth is None else min(far_depth, WAYS // 2)
     return cache
+
+
+def cache_of(l2, unit_bytes: int) -> np.ndarray:
+    """The empty cache of a profile's L2."""
+    return empty_cache(l2.size_bytes, l2.partitions, unit_bytes, l2.dirty_bytes_max,
+                       l2.home_bytes, l2.home_bits, l2.far_depth)
 
 
 @inlined
@@ -109,10 +118,10 @@ def home_of(cache, unit):
     if partitions == 1:
         return 0
     chunk = np.uint64(unit) // cache[0, 0, HOME_UNITS]
-    page = _scatter(chunk // np.uint64(_CHUNKS_PER_PAGE))
+    page = _scatter(np.uint64(unit) // cache[0, 0, PAGE_UNITS])
     if partitions > 2:  # no such GPU is known: any fixed even spread
         return np.int64((page + chunk) % np.uint64(partitions))
-    return popcount((chunk & _HOME_BITS) ^ (page & _ONE)) & 1
+    return popcount((chunk & cache[0, 0, HOME_MASK]) ^ (page & _ONE)) & 1
 
 
 # ---- One set ------------------------------------------------------------------------------------
@@ -236,9 +245,10 @@ def _read_home(cache, home, index, tag, need):
     whether the set changed)."""
     rank, way = _rank(cache, home, index, tag)
     missing = need & ~cache[home, index, VALID + way] if rank >= 0 else need
-    if missing == _ZERO and rank <= FAR_DEPTH:
+    depth = np.int64(cache[home, 0, FAR])
+    if missing == _ZERO and rank <= depth:
         return missing, _ZERO, _ZERO, False
-    _, written_tag, written = _hold(cache, home, index, rank, way, tag, need, FAR_DEPTH)
+    _, written_tag, written = _hold(cache, home, index, rank, way, tag, need, depth)
     return missing, written_tag, written, True
 
 
@@ -261,7 +271,7 @@ def write_unit(cache, unit, side, mask):
             elif rank >= 0:
                 cache[other, index, VALID + way] &= ~mask
     rank, way = _rank(cache, home, index, tag)
-    depth = 0 if home == side else FAR_DEPTH
+    depth = 0 if home == side else np.int64(cache[home, 0, FAR])
     way, home_tag, home_dirty = _hold(cache, home, index, rank, way, tag, mask, depth)
     if not cache[home, index, DIRTY + way]:
         cache[home, 0, DIRTY_WAYS] += _ONE

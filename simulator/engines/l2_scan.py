@@ -7,7 +7,7 @@ cache's units here, so counts are exact.
 import numpy as np
 
 from ..jit import njit
-from .l2_cache import empty_cache, popcount, read_unit, write_unit
+from .l2_cache import cache_of, popcount, read_unit, write_unit
 
 
 def scan(l2, sides, *, written_bytes=0, rereads=0, read_bytes=0, passes=0, shared=False,
@@ -24,7 +24,7 @@ def scan(l2, sides, *, written_bytes=0, rereads=0, read_bytes=0, passes=0, share
     if shared:  # in step, the others of a side find each chunk where its first reader put it
         readers = np.unique(sides)
     line, sector = l2.line_bytes, l2.sector_bytes
-    cache = empty_cache(l2.size_bytes, l2.partitions, line, l2.dirty_bytes_max)
+    cache = cache_of(l2, line)
     whole_line = np.uint64((1 << line // sector) - 1)
     fetched, written_back = _scan(
         cache, sides, readers, step_bytes // line, dirty_before_bytes // line,
