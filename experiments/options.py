@@ -48,7 +48,8 @@ def add_shape(parser: argparse.ArgumentParser):
                             "prefix:P, documents:LEN,… or FILE.npy, longformer:W,G, and on blocks "
                             "of B (64) strided:S[@B], random:DENSITY,SEED[@B], blocks:FILE.npy[@B]")
     group.add_argument("--pass", dest="direction", choices=DIRECTIONS,
-                       help="forward (O) or backward (dQ, dK, dV); as --schedule, else forward")
+                       help="forward (O), backward (dQ, dK, dV) or softmax (P of given scores S); "
+                            "as --schedule, else forward")
     group.add_argument("--model", metavar="config.json",
                        help="heads, widths, mask and dtype of a model's config instead")
     group.add_argument("--layer", type=whole, metavar="I", help="which layer of --model (0)")
@@ -151,8 +152,8 @@ def add_engine(parser: argparse.ArgumentParser):
 def add_launch(parser: argparse.ArgumentParser):
     """--order and --blocks-per-sm: how thread blocks reach the SMs."""
     parser.add_argument("--order", choices=ORDERS, default="row",
-                        help="grid index that runs fastest (%(default)s); longest: head, and the last "
-                             "row blocks first, which see most under a causal mask")
+                        help="grid index that runs fastest (%(default)s); longest: head, and the "
+                             "last row blocks first, which see most under a causal mask")
     parser.add_argument("--blocks-per-sm", type=whole, metavar="N",
                         help="thread blocks that share an SM (from occupancy)")
 

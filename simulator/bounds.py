@@ -43,14 +43,15 @@ def pass_bound(problem: Attention, gpu) -> Bound:
     """The bound of the problem's pass on ``gpu`` (a Profile); the same for every schedule.
 
     Of the backward pass only the four products count that every schedule computes: P may be read.
+    The softmax alone has exponentials and no products.
     What a kernel writes may stay in L2.
     """
-    forward = problem.direction == "forward"
+    products = {"forward": 1, "backward": 2, "softmax": 0}[problem.direction]
     seconds = {"dram": problem.compulsory_read_bytes / gpu.hbm_bytes_per_s}
     peak = getattr(gpu.flops, problem.dtype)
     if peak is not None:
-        seconds["matmul"] = (1 if forward else 2) * problem.forward_flops / peak
-    if forward:
+        seconds["matmul"] = products * problem.forward_flops / peak
+    if problem.direction != "backward":
         pairs = problem.pairs * problem.head_count
         clocks_per_s = gpu.sm_count * gpu.boost_clock_hz
         seconds["exp"] = pairs / (gpu.exp_per_clock_per_sm * clocks_per_s)

@@ -19,6 +19,7 @@ COMPARED = {
     "forward": ("standard", "standard_minimal", "flash1", "flash2"),
     "backward": ("standard_backward", "standard_backward_minimal", "flash1_backward",
                  "flash2_backward"),
+    "softmax": ("softmax_safe", "softmax_online", "softmax_fused"),
 }
 
 

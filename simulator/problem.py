@@ -8,7 +8,7 @@ from .listed_mask import ListedMask
 from .mask_forms import parse
 from .masks import Mask
 
-DIRECTIONS = ("forward", "backward")
+DIRECTIONS = ("forward", "backward", "softmax")
 DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 
 MAX_INT64 = 2**63 - 1
@@ -25,7 +25,8 @@ class Attention:
     names.
     Q, K, V and O are stored in ``dtype``; row statistics (m, l, L) in fp32, or fp64 for fp64.
     ``direction`` is the pass: ``forward`` makes O of Q, K, V; ``backward`` makes dQ, dK, dV, shaped
-    as Q, K, V, of these, dO, and what the forward pass saved (O and the logsumexp).
+    as Q, K, V, of these, dO, and what the forward pass saved (O and the logsumexp); ``softmax`` is
+    the softmax alone, P of scores S, both [batch, heads, seq, kv_seq].
     With ``shared_kv`` the values are the first value_dim columns of the keys (MLA's latent cache).
 
     Raises InputError for sizes that are not whole numbers from 1, heads that kv_heads do not
@@ -137,13 +138,16 @@ class Attention:
 
     @property
     def flops(self) -> int:
-        """Matmul FLOPs of the pass."""
-        return self.forward_flops if self.direction == "forward" else self.backward_flops
+        """Matmul FLOPs of the pass; the softmax has none."""
+        return {"forward": self.forward_flops, "backward": self.backward_flops,
+                "softmax": 0}[self.direction]
 
     @property
     def compulsory_read_bytes(self) -> int:
         """Every input once, keys that no query sees left out: Q, K and V; backward also O, dO and
-        the logsumexp."""
+        the logsumexp; S of the softmax alone."""
+        if self.direction == "softmax":
+            return self._scores_bytes
         inputs = self._qkv_bytes(self.keys_seen)
         if self.direction == "forward":
             return inputs
@@ -151,7 +155,9 @@ class Attention:
 
     @property
     def compulsory_write_bytes(self) -> int:
-        """Every output once: O; backward dQ, dK and dV."""
+        """Every output once: O; backward dQ, dK and dV; P of the softmax alone."""
+        if self.direction == "softmax":
+            return self._scores_bytes
         return self._o_bytes if self.direction == "forward" else self._qkv_bytes(self.kv_seq)
 
     @property
@@ -164,6 +170,10 @@ class Attention:
         width = self.head_dim + (0 if self.shared_kv else self.value_dim)
         kv = self.batch * self.kv_heads * keys * width
         return (q + kv) * self.dtype_bytes
+
+    @property
+    def _scores_bytes(self) -> int:
+        return self.head_count * self.seq * self.kv_seq * self.dtype_bytes
 
     @property
     def _o_bytes(self) -> int:

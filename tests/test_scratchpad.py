@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hbmeter.simulator import jit, schedules
 from hbmeter.simulator.engines import scratchpad
+from hbmeter.simulator.errors import InputError
 from hbmeter.simulator.ops import BY_CODE
 from hbmeter.simulator.problem import Attention
 from hbmeter.simulator.program import Program
@@ -40,13 +41,16 @@ def naive_count(program: Program):
             if row["kind"] == Kind.LOOP:
                 start = max(variables[row["start_var"]] + row["start_add"], 0)
                 stop = min(variables[row["stop_var"]] + row["stop_add"], row["limit"])
-                for offset in range(start - start % row["step"], stop, row["step"]):
+                trips = range(start - start % row["step"], stop, row["step"])
+                for offset in trips[::-1] if variables[row["back_var"]] % 2 else trips:
                     variables[row["var"]] = offset
                     run(pc + 1, row["partner"])
                 pc = row["partner"]
             elif row["kind"] == Kind.LET:
                 offset = variables[row["start_var"]] + row["start_add"]
-                variables[row["var"]] = offset // row["divide"] * row["times"]
+                offset = offset // row["divide"] * row["times"]
+                listed = program.listing_at(row["listing"])
+                variables[row["var"]] = listed.values[offset] if listed else offset
             elif row["kind"] == Kind.COMPUTE:
                 op = BY_CODE[row["op"]]
                 a, b = np.zeros(shape[row["a"]]), np.zeros(shape.get(row["b"], (1, 1)))
@@ -89,6 +93,19 @@ def test_the_compiled_count_is_the_naive_one(schedule, p, tiles):
     assert (count.by_tensor, count.flops) == naive_count(program)
     assert count.read_bytes == sum(b["read_bytes"] for b in count.by_tensor.values())
     assert count.write_bytes == sum(b["write_bytes"] for b in count.by_tensor.values())
+
+
+@settings(deadline=None, max_examples=40)
+@given(p=problems(), tiles=TILES, kv_order=st.sampled_from(["forward", "reversed", "sawtooth:2"]),
+       mask=st.sampled_from(["causal", "prefix:5", "documents:7,4", "random:0.4,1@5"]))
+def test_orders_of_keys_and_lists_of_blocks_are_counted_as_they_run(p, tiles, kv_order, mask):
+    try:
+        p = replace(p, mask=mask)
+    except InputError:  # no pair is left
+        return
+    program = build("flash2", p, replace(tiles, kv_order=kv_order))
+    count = scratchpad.count(program)
+    assert (count.by_tensor, count.flops) == naive_count(program)
 
 
 def needed_flops(program: Program) -> int:

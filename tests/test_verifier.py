@@ -335,6 +335,21 @@ def test_an_idealised_program_is_not_held_to_a_capacity():
     verify(build("standard_minimal"), smem_bytes_per_block=1)
 
 
+def test_looking_up_beyond_a_list_is_found():
+    program = schedules.build("flash2", replace(PROBLEM, mask="documents:20"), Tiles(32, 16))
+    verify(program)
+    broken = changed(program, at(program, "c0 = blocks[e0]"), start_add=1000)
+    refuses(broken, "`c0 = blocks[e0 + 1000]`", "looks up a number beyond its list")
+    broken = changed(program, at(program, "first = begins[n0]"), start_add=-1000)
+    refuses(broken, "looks up a number beyond its list")
+
+
+def test_a_direction_by_a_variable_that_is_not_there_is_found():
+    program = schedules.build("flash2", PROBLEM, Tiles(32, 16, kv_order="sawtooth"))
+    broken = without(program, at(program, "back = r0 / 32"))
+    refuses(broken, "uses a variable of a loop or axis that it is not inside")
+
+
 def test_new_schedules_and_shapes_compile_nothing():
     from hbmeter.simulator.engines import dataflow
 

@@ -13,7 +13,6 @@ measured: medians of interleaved rounds, same inputs, clocks left alone. TFLOP/s
 
 def add_arguments(parser):
     """Where the times come from and go to."""
-    from ...simulator.problem import DIRECTIONS
     from .. import options
 
     source = parser.add_mutually_exclusive_group()
@@ -21,8 +20,8 @@ def add_arguments(parser):
     source.add_argument("--recorded", action="store_true", help="no GPU: the kept times")
     source.add_argument("--peers", action="store_true",
                         help="no GPU: lines a second beside pycachesim and libCacheSim")
-    parser.add_argument("--pass", dest="direction", choices=DIRECTIONS, default=DIRECTIONS[0],
-                        help="what to time (%(default)s); --recorded has both")
+    parser.add_argument("--pass", dest="direction", choices=("forward", "backward"),
+                        default="forward", help="what to time (%(default)s); --recorded has both")
     parser.add_argument("--quick", action="store_true", help="d 128, n 1k and 4k only")
     options.add_json(parser)
 

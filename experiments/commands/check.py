@@ -1,4 +1,4 @@
-"""Run a schedule's program numerically: its error against float64 attention or its gradients.
+"""Run a schedule's program numerically: its error against float64 attention, gradients, softmax.
 
   hbmeter check --schedule flash2 --seq 300 --kv-seq 500 --mask causal --dtype fp64 --batch 1
   hbmeter check --schedule flash1 --dtype bf16 --seq 512
@@ -57,14 +57,23 @@ def run(args):
 
 def _errors(program, seed: int) -> dict[str, float]:
     """The relative error of each output that the pass is for."""
-    from ...simulator.engines import gradients, numeric
+    from ...simulator.engines import gradients, numeric, scores
 
     problem = program.problem
+    if problem.direction == "softmax":
+        inputs = scores.random_scores(problem, seed)
+        wanted = scores.reference_softmax(problem, inputs)
+        return _relative(numeric.run(program, inputs), wanted)
     inputs = numeric.random_inputs(problem, seed)
     if problem.direction == "backward":
         inputs |= gradients.backward_inputs(problem, inputs, seed)
         wanted = gradients.reference_gradients(problem, inputs)
     else:
         wanted = {"O": numeric.reference(problem, inputs)}
-    outputs = numeric.run(program, inputs)
+    return _relative(numeric.run(program, inputs), wanted)
+
+
+def _relative(outputs, wanted) -> dict[str, float]:
+    from ...simulator.engines import numeric
+
     return {name: numeric.relative_error(outputs[name], want) for name, want in wanted.items()}

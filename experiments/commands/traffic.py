@@ -85,6 +85,9 @@ def _show(point):
     rows.append(["compulsory", *_dram_cells(point["compulsory"]),
                  *_dram_cells(point["compulsory"])])
     print(table(["", "SM read", "SM write", "DRAM read", "DRAM write"], rows))
+    if shape["pass"] == "softmax":
+        elements = point["compulsory"]["write_bytes"]
+        print(f"{(sm['read_bytes'] + sm['write_bytes']) / elements:g} accesses an element")
     if dram:
         l2 = point["l2"]
         print(f"SM counted; DRAM predicted by the L2 model: {l2['model']}")

@@ -2,6 +2,7 @@
 
 A schedule module has a one-line docstring (its title), ``DEFAULT_TILES`` and
 ``build(problem, tiles) -> Program``; one that computes gradients says ``DIRECTION = "backward"``,
+one that computes the softmax alone ``"softmax"``,
 one that cuts keys into splits or keeps them in pages says ``OPTIONS = ("splits", "page")``, one
 that walks K and V in several orders ``("kv_order",)``; one that takes masks that are lists of
 blocks (listed_mask.py) says ``ANY_MASK = True``.

@@ -28,7 +28,7 @@ def build(problem: Attention, tiles: Tiles) -> Program:
     if problem.kv_seq * problem.dtype_bytes <= RESIDENT_ROW_BYTES:
         softmax_resident(p, s, prob, rows=1)
     else:
-        _softmax_online(p, s, prob)
+        softmax_online(p, s, prob, ONLINE_CHUNK)
     _output(p, prob, v, o, tiles)
     return p.build()
 
@@ -67,16 +67,18 @@ def softmax_resident(p: ProgramBuilder, s, prob, *, rows: int):
         p.store(P, prob, r0)
 
 
-def _softmax_online(p: ProgramBuilder, s, prob):
+def softmax_online(p: ProgramBuilder, s, prob, chunk: int):
+    """P = softmax(S), a row a thread block in chunks of columns: S read twice, the maximum and the
+    sum of exponentials found together."""
     with p.phase("softmax", ("r0", s.rows, 1)) as (r0,):
-        S = p.tile("S", 1, ONLINE_CHUNK, Space.REGISTERS, accumulator=True)
+        S = p.tile("S", 1, chunk, Space.REGISTERS, accumulator=True)
         m, m_new, l, l_block, alpha = (
             p.tile(name, 1, 1, Space.REGISTERS, accumulator=True)
             for name in ("m", "m_new", "l", "l_block", "alpha")
         )
         p.fill(m, float("-inf"), s, r0)
         p.fill(l, 0.0, s, r0)
-        with p.loop("c0", ONLINE_CHUNK, s.cols) as c0:
+        with p.loop("c0", chunk, s.cols) as c0:
             p.load(S, s, r0, c0)
             p.compute("mask", S, S, row=r0, col=c0)
             p.compute("row_max", m_new, S)
@@ -87,7 +89,7 @@ def _softmax_online(p: ProgramBuilder, s, prob):
             p.compute("mul_rows", l, l, alpha)
             p.compute("add", l, l, l_block)
             p.compute("copy", m, m_new)
-        with p.loop("c0", ONLINE_CHUNK, s.cols) as c0:
+        with p.loop("c0", chunk, s.cols) as c0:
             p.load(S, s, r0, c0)
             p.compute("mask", S, S, row=r0, col=c0)
             p.compute("exp_minus", S, S, m)
