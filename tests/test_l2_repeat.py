@@ -117,6 +117,19 @@ def test_nothing_is_skipped_while_older_data_may_be_in_the_cache():
     assert count.dram_read_bytes == count.program.problem.compulsory_read_bytes
 
 
+def test_what_is_stored_in_parts_of_sectors_does_not_leave_as_often_as_it_is_written():
+    """Rows of 777 × 2 bytes: neighbours write the same sectors."""
+    shape = Attention(4, 16, 777, 64)
+    fast, full = (simulate("standard", shape, skip_repeats=skip) for skip in (True, False))
+    assert fast.blocks_simulated < full.blocks_simulated
+    assert max(map(abs, differences(fast, full))) <= BOUND
+
+
+def test_heads_that_share_the_l2_are_all_simulated():
+    count = simulate("standard", replace(SHAPE, batch=1, seq=512), order="head")
+    assert count.blocks_simulated == count.blocks
+
+
 # ---- Its parts ----
 
 

@@ -1,10 +1,10 @@
 """Simulate what repeats once: groups of thread blocks that move what those before them moved.
 
 The blocks of a phase are issued in groups: whole heads, or runs of row blocks, and sectors are
-counted by the group of the block that moves them. When two windows of groups one after the other
-have moved the same over the DRAM boundary (TOLERANCE), blocks yet to come are like those of the
-windows, and more than TURNOVER L2s have passed, so that nothing older is left in the cache, the
-phase goes on at a later group, and those between count as the last window did. Blocks in flight
+counted by the group of the block that moves them. When the last groups have moved what those a
+period before them did over the DRAM boundary (TOLERANCE), blocks yet to come are like those of the
+period, and more than TURNOVER L2s have passed, so that nothing older is left in the cache, the
+phase goes on at a later group, and those between count as the last period did. Blocks in flight
 and the cache stay as they are: to them a later head is the next head. The last wave is always
 simulated. Sectors of tensors that are stored once leave as often as they are written.
 
@@ -19,10 +19,11 @@ import numpy as np
 from ..grid_order import ROW
 from ..jit import njit
 from ..tape import Kind
-from .l2_counts import COLUMNS, FETCHED, FILLED, WRITTEN, WRITTEN_BACK
+from .l2_counts import COLUMNS, FETCHED, FILLED, SECTOR_BYTES, WRITTEN, WRITTEN_BACK
 
-TOLERANCE = 0.005  # of a window's DRAM traffic: differences between two windows, all counts added
+TOLERANCE = 0.005  # of the DRAM traffic of groups: how much it may differ, all counts added
 TURNOVER = 2.0  # L2 sizes of DRAM traffic in this phase before anything is skipped
+CHECKED = 3  # one over the part of a period that must have repeated
 WAVE_GAP = 1 / 16  # of a wave: _evenly
 GROUPS_MAX = 4096
 WAVES_OF_A_HEAD = 6  # waves of a head from which it is cut into groups of about a wave
@@ -43,7 +44,7 @@ def plan_phase(program, phase, gpu, blocks_per_sm: int, order: int, skipping: bo
     """How a phase's blocks are grouped, as a PLAN record; ``phase`` is its PHASE record,
     ``order`` as grid_order.order_number has it.
 
-    Without ``skipping`` all blocks are simulated.
+    Without ``skipping`` all blocks are simulated, and in other orders than ROW.
     """
     plan = np.zeros(1, PLAN)[0]
     blocks1 = -(-int(phase["extent1"]) // int(phase["step1"]))
@@ -68,7 +69,8 @@ def plan_phase(program, phase, gpu, blocks_per_sm: int, order: int, skipping: bo
     plan["total"], plan["slots"], plan["order"] = per_head * heads, slots, order
     plan["span"], plan["piece"], plan["pieces"] = span, piece, pieces
     plan["groups"] = -(-per_head * heads // span) * pieces
-    plan["period"], plan["alike"], plan["skipping"] = period, alike, skipping
+    plan["period"], plan["alike"] = period, alike
+    plan["skipping"] = skipping and order == ROW  # heads that share the L2 drift
     plan["window"] = max(window, _evenly(piece, slots)) if order != ROW else window
     if period:
         plan["window_over_spans"] = period * max(
@@ -119,9 +121,17 @@ def _bounds(loop, axis: int, offset: int) -> tuple[int, int]:
 
 def stored_once(program, phase) -> np.ndarray:
     """ONCE or UPDATED for each tensor: what a phase reads back and rewrites, or adds to, is
-    UPDATED."""
+    UPDATED, and so is what it stores in parts of sectors."""
     tape = program.tape[phase["first"]:phase["end"]]
     added = set(tape["tensor"][tape["kind"] == Kind.REDUCE].tolist())
+    for row in tape[tape["kind"] == Kind.STORE]:
+        tensor, tile = program.tensors[row["tensor"]], program.tile_records[row["tile"]]
+        row_bytes = tensor.cols * tensor.element_bytes
+        whole = tile["cols"] >= tensor.cols
+        runs = ((tile["rows"] * row_bytes, tensor.rows * row_bytes) if whole
+                else (tile["cols"] * tensor.element_bytes, row_bytes))
+        if any(run % SECTOR_BYTES for run in runs):
+            added.add(tensor.index)
     return np.array([UPDATED if tensor.updated or tensor.index in added else ONCE
                      for tensor in program.tensors])
 
@@ -196,33 +206,39 @@ def _find_repeat(done, group, plan, sectors, sums, stored):
     """(Groups of the shortest repeat that ends with ``done``, the group that it holds up to);
     0 when there is none."""
     if plan.period:
-        for period in range(plan.window_over_spans, done // 2 + 1, plan.period):
-            if _repeats(done, period, sectors, sums, stored):
+        for period in range(plan.window_over_spans, done + 1, plan.period):
+            if _repeats(done, 0, period, plan, sectors, sums, stored):
                 return period, plan.groups - plan.tail
     if plan.alike:
         span = group // plan.pieces * plan.pieces
-        for period in range(plan.window, (done - span) // 2 + 1):
-            if _repeats(done, period, sectors, sums, stored):
+        for period in range(plan.window, done - span + 1):
+            if _repeats(done, span, period, plan, sectors, sums, stored):
                 return period, span + plan.pieces - plan.tail
     return 0, 0
 
 
 @njit
-def _repeats(done, period, sectors, sums, stored):
-    """Whether the last two windows of ``period`` groups moved the same: their sums, and their
-    groups one by one, whose differences may be noise of which the sums are sure enough."""
-    moved = _dram_sectors(sums[done]) - _dram_sectors(sums[done - period])
+def _repeats(done, first, period, plan, sectors, sums, stored):
+    """Whether the last groups, CHECKED of a period and about a wave at least, moved what those a
+    period before did, which are not before ``first``: their sums, and the groups one by one, whose
+    differences may be noise of which the sums are sure enough."""
+    checked = max(plan.window, -(-period // CHECKED))
+    start = done - checked
+    if start - period < first:
+        return False
+    moved = _dram_sectors(sums[done]) - _dram_sectors(sums[start])
     of_sums = 0
     for tensor in range(len(stored)):
         for column in (FETCHED, FILLED, WRITTEN_BACK):
             if column == WRITTEN_BACK and stored[tensor] == ONCE:
                 continue
-            of_sums += abs(sums[done, tensor, column] - 2 * sums[done - period, tensor, column]
-                           + sums[done - 2 * period, tensor, column])
+            now = sums[done, tensor, column] - sums[start, tensor, column]
+            before = sums[done - period, tensor, column] - sums[start - period, tensor, column]
+            of_sums += abs(now - before)
     if of_sums > TOLERANCE * moved:
         return False
     squares = 0.0
-    for group in range(done - period, done):
+    for group in range(start, done):
         of_group = 0
         for tensor in range(len(stored)):
             for column in (FETCHED, FILLED):
