@@ -162,7 +162,7 @@ def test_groups_follow_each_other_in_the_order_of_issue():
         groups = [l2_repeat.group_of(block, plan) for block in range(plan["total"])]
         assert groups[0] == 0 and groups[-1] == plan["groups"] - 1
         steps = np.diff(groups)
-        assert set(steps) == {0, 1}
+        assert set(steps) <= {0, 1}
         firsts = [0, *(np.flatnonzero(steps) + 1)]
         assert firsts == [l2_repeat._first_block(group, plan) for group in range(plan["groups"])]
 

@@ -53,10 +53,9 @@ def plan_phase(program, phase, gpu, blocks_per_sm: int, order: int, skipping: bo
     sharing = program.problem.group // int(phase["group"])  # heads that read the same K and V
     slots = min(gpu.sm_count * blocks_per_sm, per_head * heads)
     alike = blocks_alike(program, phase)
-    if order != ROW:
-        span, period = per_head * heads, 0
-        rows = -(-per_head // (blocks1 * GROUPS_MAX))
-        piece = rows * blocks1 * heads if alike else span
+    if order != ROW:  # heads that share the L2 drift: one group, nothing is skipped
+        span = piece = per_head * heads
+        period = 0
     else:
         together = -(-heads // (GROUPS_MAX * sharing)) * sharing if heads > GROUPS_MAX else 1
         span = piece = together * per_head
@@ -69,9 +68,8 @@ def plan_phase(program, phase, gpu, blocks_per_sm: int, order: int, skipping: bo
     plan["total"], plan["slots"], plan["order"] = per_head * heads, slots, order
     plan["span"], plan["piece"], plan["pieces"] = span, piece, pieces
     plan["groups"] = -(-per_head * heads // span) * pieces
-    plan["period"], plan["alike"] = period, alike
-    plan["skipping"] = skipping and order == ROW  # heads that share the L2 drift
-    plan["window"] = max(window, _evenly(piece, slots)) if order != ROW else window
+    plan["period"], plan["alike"], plan["skipping"] = period, alike, skipping
+    plan["window"] = window
     if period:
         plan["window_over_spans"] = period * max(
             _evenly(span * period // pieces, slots), -(-window // period))
