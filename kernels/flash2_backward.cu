@@ -17,9 +17,9 @@
 
 constexpr int BLOCK_THREADS = 32 * WARPS;
 constexpr int K_BYTES = BC * HEAD_DIM * sizeof(Element), V_BYTES = BC * VALUE_DIM * sizeof(Element);
-constexpr int Q_BYTES = BR * HEAD_DIM * sizeof(Element), DO_BYTES = BR * VALUE_DIM * sizeof(Element);
+constexpr int Q_BYTES = BR * HEAD_DIM * sizeof(Element);
+constexpr int STAGE_BYTES = Q_BYTES + BR * VALUE_DIM * sizeof(Element);  // Q, then dO
 constexpr int SCORES_BYTES = BR * BC * sizeof(Element);
-constexpr int STAGE_BYTES = Q_BYTES + DO_BYTES;
 constexpr int STATISTICS_BYTES = 2 * BR * sizeof(float);  // LSE, then D
 static_assert(K_BYTES + V_BYTES + STAGES * STAGE_BYTES + 2 * SCORES_BYTES + STATISTICS_BYTES ==
               SHARED_BYTES, "the launcher's memory");

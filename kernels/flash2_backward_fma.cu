@@ -5,8 +5,8 @@
 //   S = Q·Kᵀ, P = exp(S − LSE), dP = dO·Vᵀ, dS = P ∘ (dP − D),
 //   dV += Pᵀ·dO, dK += dSᵀ·Q, dQ = dS·K.
 // Thread (ty, tx) computes rows ty + 16·i and columns tx + 16·j of S and dP; P and dS go through
-// shared memory, transposed for dV and dK, as they are for dQ. red.global adds dQ in L2. Rows beyond
-// n_q are 0 in Q, dO, LSE and D, which makes their part of every result 0.
+// shared memory, transposed for dV and dK, as they are for dQ. red.global adds dQ in L2. Rows
+// beyond n_q are 0 in Q, dO, LSE and D, which makes their part of every result 0.
 // Expected: below the rate of fp32 FMAs by what shared memory cannot feed; no tensor cores.
 #include "backward.cuh"
 
