@@ -99,11 +99,16 @@ def flash1(problem: Attention, tiles: Tiles) -> Bytes:
     a visit. O, m, l: written at every visit, read at all but a row block's first; a row block that
     sees nothing is written once. Full mask: (1 + 3Tc)·Nd plus m and l.
     """
-    p = problem
-    rows, visits = _row_blocks(p, tiles.br), _visits(p, tiles)
+    p, tables = problem, {}
+    rows = _block_sizes(p.seq, tiles.br)
+    if p.visibility.listed:
+        touched = touched_blocks(p, tiles)
+        visits, tables = touched.sum(axis=1), _flash1_tables(p, touched)
+        columns = int(_block_sizes(p.kv_seq, tiles.bc)[touched.any(axis=0)].sum())
+    else:
+        visits, columns = _visits(p, tiles), _columns_seen(p, tiles.bc)
     reads = int((rows * np.maximum(visits - 1, 0)).sum())
     writes = int((rows * np.maximum(visits, 1)).sum())
-    columns = _columns_seen(p, tiles.bc)
     statistic = (statistic_bytes(p, reads), statistic_bytes(p, writes))
     return {
         "Q": (matrix_bytes(p, int((rows * visits).sum()), p.head_dim), 0),
@@ -112,7 +117,7 @@ def flash1(problem: Attention, tiles: Tiles) -> Bytes:
         "O": (matrix_bytes(p, reads, p.value_dim), matrix_bytes(p, writes, p.value_dim)),
         "m": statistic,
         "l": statistic,
-    }
+    } | tables
 
 
 @closed_form
@@ -144,8 +149,7 @@ def _flash2_listed(p: Attention, tiles: Tiles) -> Bytes:
     With a share s of the blocks: N²d²s/M in place of N²d²/M (FlashAttention Proposition 4).
     """
     touched = touched_blocks(p, tiles)
-    firsts = np.arange(0, p.kv_seq, tiles.bc)
-    columns = int((touched @ (np.minimum(firsts + tiles.bc, p.kv_seq) - firsts)).sum())
+    columns = int((touched @ _block_sizes(p.kv_seq, tiles.bc)).sum())
     return {
         "Q": (matrix_bytes(p, p.seq, p.head_dim), 0),
         "K": (matrix_bytes(p, columns, p.head_dim), 0),
@@ -153,6 +157,18 @@ def _flash2_listed(p: Attention, tiles: Tiles) -> Bytes:
         "O": (0, _output(p)),
         "LSE": (0, statistic_bytes(p, p.seq)),
     } | block_tables(p, touched)
+
+
+def _flash1_tables(p: Attention, touched: np.ndarray) -> Bytes:
+    """Lists of Algorithm 5, 4 bytes an entry: row blocks that see nothing, column blocks that are
+    seen; in each the row blocks that saw one before and those that did not, where there are any."""
+    seen, before = touched.any(axis=0), np.zeros_like(touched)
+    before[:, 1:] = np.logical_or.accumulate(touched, axis=1)[:, :-1]
+    found = {"unseen": int((~touched.any(axis=1)).sum()), "columns": int(seen.sum())}
+    for kind, pairs in (("again", touched & before), ("first", touched & ~before)):
+        if pairs.any():
+            found |= {f"{kind}_begins": 2 * int(seen.sum()), f"{kind}_blocks": int(pairs.sum())}
+    return {name: (4 * p.head_count * entries, 0) for name, entries in found.items() if entries}
 
 
 def touched_blocks(p: Attention, tiles: Tiles) -> np.ndarray:
@@ -191,10 +207,10 @@ def statistic_bytes(p: Attention, rows: int) -> int:
     return p.head_count * rows * p.stat_bytes
 
 
-def _row_blocks(p: Attention, br: int) -> np.ndarray:
-    """Rows in each row block."""
-    starts = np.arange(0, p.seq, br)
-    return np.minimum(starts + br, p.seq) - starts
+def _block_sizes(length: int, step: int) -> np.ndarray:
+    """Rows or columns in each block of ``step``."""
+    starts = np.arange(0, length, step)
+    return np.minimum(starts + step, length) - starts
 
 
 def _column_blocks(p: Attention, tiles: Tiles) -> tuple[np.ndarray, np.ndarray]:

@@ -109,17 +109,18 @@ def test_a_block_matrix_is_the_mask(tmp_path):
 # ---- Schedules ----
 
 
+@pytest.mark.parametrize("schedule", ["flash1", "flash2"])
 @settings(deadline=None, max_examples=60)
 @given(p=listed_problems(), tiles=TILES, kv_order=st.sampled_from(["forward", "sawtooth:2"]))
-def test_flash2_is_exact_and_moves_the_blocks_that_are_touched(p, tiles, kv_order):
-    program = schedules.build("flash2", p, replace(tiles, kv_order=kv_order))
+def test_flash_is_exact_and_moves_the_blocks_that_are_touched(schedule, p, tiles, kv_order):
+    program = schedules.build(schedule, p, replace(tiles, kv_order=kv_order))
     verify(program)
     inputs = numeric.random_inputs(p)
     got = numeric.run(program, inputs)["O"]
     assert numeric.relative_error(got, numeric.reference(p, inputs)) <= 1e-12
     counted = {name: tuple(moved.values())
                for name, moved in scratchpad.count(program).by_tensor.items()}
-    assert counted == theory.bytes_by_tensor("flash2", p, tiles)
+    assert counted == theory.bytes_by_tensor(schedule, p, tiles)
 
 
 @pytest.mark.parametrize("schedule", ["flash1_backward", "flash2_backward", "standard_backward"])
@@ -178,7 +179,11 @@ def test_dram_bytes_follow_the_blocks_too():
 def test_comparing_leaves_out_what_cannot_take_the_mask():
     points = compare(Attention(1, 2, 512, 64, mask="documents:100"), load("h200"),
                      engine="scratchpad")
-    assert [point["schedule"] for point in points] == ["standard", "standard_minimal", "flash2"]
+    assert [point["schedule"] for point in points] == [
+        "standard", "standard_minimal", "flash1", "flash2"]
+    decode = Attention(1, 2, 1, 64, kv_seq=512, mask="prefix:100")
+    assert "split_kv" not in {point["schedule"] for point in compare(
+        decode, load("h200"), engine="scratchpad")}
 
 
 # ---- The command line ----
@@ -197,9 +202,8 @@ def test_traffic_and_check_take_the_masks(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(("schedule", "mask", "says"), [
-    ("flash1", "prefix:9", "flash1 takes the masks full, causal and window:W; mask prefix:9 is "
-                           "for flash2"),
-    ("split_kv", "documents:9", "split_kv takes the masks"),
+    ("split_kv", "prefix:9", "split_kv takes the masks full, causal and window:W; mask prefix:9 is "
+                             "for chunked, flash1, flash2, standard"),
     ("flash2", "prefix:0", "it is prefix:P with P keys, whole numbers from 1"),
     ("flash2", "documents:3,x", "it is documents:LEN,LEN,… or documents:FILE.npy"),
     ("flash2", "longformer:3", "it is longformer:W,G"),

@@ -20,6 +20,7 @@ CASES = {
     "flash2_backward-causal": (
         "flash2_backward", replace(PROBLEM, mask="causal", kv_heads=4, direction="backward")),
     "flash2-causal": ("flash2", replace(PROBLEM, mask="causal")),
+    "flash1-prefix": ("flash1", replace(PROBLEM, mask="prefix:300")),
     "flash2-documents": ("flash2", replace(PROBLEM, mask="documents:300,100")),
     "flash2_backward-strided": (
         "flash2_backward", replace(PROBLEM, mask="strided:4", kv_heads=4, direction="backward")),

@@ -16,7 +16,7 @@ def column_blocks(p: ProgramBuilder, tiles: Tiles, r0: Var):
     mask, back = p.problem.visibility, _back(p, tiles, r0)
     if mask.listed:
         touched = mask.touched(tiles.br, tiles.bc)
-        with _listed(p, touched, (r0, tiles.br), ("c0", tiles.bc), tiles.stages, back) as c0:
+        with part_of_list(p, touched, (r0, tiles.br), ("c0", tiles.bc), tiles.stages, back) as c0:
             yield c0
         return
     first, last = (r0, mask.lo_shift), (r0, tiles.br - 1 + mask.hi_shift)
@@ -30,7 +30,7 @@ def row_blocks(p: ProgramBuilder, tiles: Tiles, c0: Var):
     mask = p.problem.visibility
     if mask.listed:
         touched = mask.touched(tiles.br, tiles.bc).T
-        with _listed(p, touched, (c0, tiles.bc), ("r0", tiles.br), tiles.stages) as r0:
+        with part_of_list(p, touched, (c0, tiles.bc), ("r0", tiles.br), tiles.stages) as r0:
             yield r0
         return
     first, end = (c0, 1 - mask.hi_shift), (c0, tiles.bc - mask.lo_shift)
@@ -48,23 +48,33 @@ def _back(p: ProgramBuilder, tiles: Tiles, r0: Var) -> Var | None:
 
 
 @contextmanager
-def _listed(p: ProgramBuilder, touched: np.ndarray, block: tuple[Var, int], walked: tuple[str, int],
-            stages: int, back: Var | None = None):
+def part_of_list(p: ProgramBuilder, touched: np.ndarray, block: tuple[Var, int],
+                 walked: tuple[str, int], stages: int, back: Var | None = None, kind: str = ""):
     """Loop over a block's part of the list of ``touched`` [block, walked block] pairs.
 
     ``block`` is a variable and its step, ``walked`` a name and its step. Thread blocks read where
-    their part begins and ends, and an entry a trip, from tables that all heads of a sequence share.
+    their part begins and ends, and an entry a trip, from tables that all heads of a sequence share,
+    named by their ``kind``.
     """
     numbers, others = np.nonzero(touched)
     begins = np.searchsorted(numbers, np.arange(len(touched) + 1))
-    places, offsets = p.listing("begins", begins), p.listing("blocks", others * walked[1])
-    begin_table, block_table = p.table("begins", len(begins)), p.table("blocks", len(others))
-    size = block_table.element_bytes
-    ends = p.tile("ends", 2, 1, Space.REGISTERS, element_bytes=size)
-    entry = p.tile("entry", 1, 1, Space.REGISTERS, stages=stages, element_bytes=size)
+    places, table = p.listing(f"{kind}begins", begins), p.table(f"{kind}begins", len(begins))
+    ends = p.tile("ends", 2, 1, Space.REGISTERS, element_bytes=table.element_bytes)
     number = p.let("n0", block[0], divide=block[1])
-    p.load(ends, begin_table, number)
-    first, end = p.let("first", number, listing=places), p.let("end", number, 1, listing=places)
-    with p.loop("e0", 1, len(others), start=(first, 0), stop=(end, 0), back=back) as e0:
-        p.load(entry, block_table, e0)
-        yield p.let(walked[0], e0, listing=offsets)
+    p.load(ends, table, number)
+    part = (p.let("first", number, listing=places), 0), (p.let("end", number, 1, listing=places), 0)
+    with whole_list(p, f"{kind}blocks", others * walked[1], walked[0], stages, *part, back) as var:
+        yield var
+
+
+@contextmanager
+def whole_list(p: ProgramBuilder, name: str, offsets: np.ndarray, variable: str, stages: int,
+               start=(None, 0), stop=None, back: Var | None = None):
+    """Loop over the ``offsets`` of a table, or those from ``start`` to ``stop``; an entry is read
+    each trip."""
+    listing, table = p.listing(name, offsets), p.table(name, len(offsets))
+    entry = p.tile("entry", 1, 1, Space.REGISTERS, stages=stages,
+                   element_bytes=table.element_bytes)
+    with p.loop("e0", 1, len(offsets), start, stop, back) as e0:
+        p.load(entry, table, e0)
+        yield p.let(variable, e0, listing=listing)

@@ -4,39 +4,70 @@ Dao et al. 2022 (arXiv 2205.14135), Algorithm 1, one thread block for each (batc
 column block that reaches a row block starts its O, m and l without reading them.
 """
 
+import numpy as np
+
 from ..problem import Attention
 from ..program import Program, ProgramBuilder, Role, Space
 from ..tiles import Tiles
+from ._seen import part_of_list, whole_list
 
 DEFAULT_TILES = Tiles(br=64, bc=128)
+ANY_MASK = True
 
 
 def build(problem: Attention, tiles: Tiles) -> Program:
     """K and V of a column block stay in shared memory while all row blocks pass through."""
     p = ProgramBuilder("flash1", problem, tiles)
-    mask, n_q, n_kv = problem.mask_bounds, problem.seq, problem.kv_seq
-    br, bc = tiles.br, tiles.bc
     body = _Flash1Body(p, problem, tiles)
-    first_column = max(mask.lo_shift, 0) // bc * bc
-    after_last = (None, n_q - 1 + mask.hi_shift)
     with p.phase("attention"):
         body.declare_tiles()
-        # Row blocks that see nothing at all (n_q > n_kv with a causal mask).
-        with p.loop("r0", br, n_q, stop=(None, 2 - br - mask.hi_shift)) as r0:
+        if problem.visibility.listed:
+            _listed_pairs(p, body, tiles)
+        else:
+            _pairs(p, body, tiles)
+    return p.build()
+
+
+def _pairs(p: ProgramBuilder, body, tiles: Tiles):
+    """Column blocks and, in each, the rows whose interval of keys reaches it."""
+    mask, n_q, n_kv = p.problem.mask_bounds, p.problem.seq, p.problem.kv_seq
+    br, bc = tiles.br, tiles.bc
+    first_column = max(mask.lo_shift, 0) // bc * bc
+    after_last = (None, n_q - 1 + mask.hi_shift)
+    # Row blocks that see nothing at all (n_q > n_kv with a causal mask).
+    with p.loop("r0", br, n_q, stop=(None, 2 - br - mask.hi_shift)) as r0:
+        body.start_row_block(r0)
+        body.store_row_block(r0)
+    rows_from, rows_to = 1 - mask.hi_shift, bc - mask.lo_shift
+    with p.loop("c0", bc, n_kv, (None, first_column), (None, first_column + 1)) as c0:
+        body.load_columns(c0)
+        with p.loop("r0", br, n_q, (c0, rows_from), (c0, rows_to)) as r0:
+            body.update_row_block(r0, c0, first=True)
+    with p.loop("c0", bc, n_kv, (None, first_column + bc), after_last) as c0:
+        body.load_columns(c0)
+        with p.loop("r0", br, n_q, (c0, rows_from), (c0, -mask.lo_shift)) as r0:
+            body.update_row_block(r0, c0, first=False)
+        with p.loop("r0", br, n_q, (c0, br - 1 - mask.lo_shift), (c0, rows_to)) as r0:
+            body.update_row_block(r0, c0, first=True)
+
+
+def _listed_pairs(p: ProgramBuilder, body, tiles: Tiles):
+    """Block-sparse FlashAttention (Algorithm 5): the same, from lists of row blocks: those that
+    saw a column block before, and those whose first it is."""
+    br, bc, stages = tiles.br, tiles.bc, tiles.stages
+    touched = p.problem.visibility.touched(br, bc)
+    before = touched.cumsum(axis=1) - touched > 0
+    unseen, columns = np.flatnonzero(~touched.any(axis=1)), np.flatnonzero(touched.any(axis=0))
+    if len(unseen):
+        with whole_list(p, "unseen", unseen * br, "r0", stages) as r0:
             body.start_row_block(r0)
             body.store_row_block(r0)
-        rows_from, rows_to = 1 - mask.hi_shift, bc - mask.lo_shift
-        with p.loop("c0", bc, n_kv, (None, first_column), (None, first_column + 1)) as c0:
-            body.load_columns(c0)
-            with p.loop("r0", br, n_q, (c0, rows_from), (c0, rows_to)) as r0:
-                body.update_row_block(r0, c0, first=True)
-        with p.loop("c0", bc, n_kv, (None, first_column + bc), after_last) as c0:
-            body.load_columns(c0)
-            with p.loop("r0", br, n_q, (c0, rows_from), (c0, -mask.lo_shift)) as r0:
-                body.update_row_block(r0, c0, first=False)
-            with p.loop("r0", br, n_q, (c0, br - 1 - mask.lo_shift), (c0, rows_to)) as r0:
-                body.update_row_block(r0, c0, first=True)
-    return p.build()
+    with whole_list(p, "columns", columns * bc, "c0", stages) as c0:
+        body.load_columns(c0)
+        for kind, pairs in (("again_", touched & before), ("first_", touched & ~before)):
+            if pairs.any():
+                with part_of_list(p, pairs.T, (c0, bc), ("r0", br), stages, kind=kind) as r0:
+                    body.update_row_block(r0, c0, first=kind == "first_")
 
 
 class _Flash1Body:
