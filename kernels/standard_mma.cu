@@ -11,7 +11,8 @@
 // Expected: 64 heads of n 4096, d 128 move S and P, 2.1 GB each, four times through DRAM: 1.8 ms;
 // the products take 1.4 ms at the rate that flash2_mma reaches, little of it under that.
 // Measured on an H200, fp16, full: 3.28 ms, 168 TFLOP/s (scores 1.22, softmax 1.23, output 0.82 ms).
-// The library form (cuBLAS, PyTorch 2.11's softmax, cuBLAS) takes 4.74 ms in the same run.
+// The library form (cuBLAS, PyTorch 2.11's softmax, cuBLAS) takes 4.74 ms in the same run. 8 heads of
+// n 4096: 0.432 ms; standard.cu 2.63 ms.
 #include "mma.cuh"
 
 constexpr int WARPS = THREADS / 32;
