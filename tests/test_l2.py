@@ -276,6 +276,16 @@ def test_the_second_block_of_an_sm_walks_k_and_v_apart_from_the_first():
     assert 1.5 < apart / alike < 2.2
 
 
+def test_seeds_matter_where_all_just_fits_and_nowhere_else():
+    """64 thread blocks that each read and rewrite their own head: which SMs they get decides."""
+    spread = {}
+    for heads, seq in ((64, 1024), (64, 2048), (128, 2048)):
+        program = schedules.build("flash1", Attention(1, heads, seq, 64), Tiles(64, 64))
+        least, most = l2.read_spread(program, H200, seeds=2, blocks_per_sm=1)
+        spread[heads, seq] = most / least
+    assert spread[64, 1024] == 1 and spread[64, 2048] > 1.3 and spread[128, 2048] < 1.03
+
+
 def test_what_was_dirty_before_leaves_and_counts_as_written_but_for_no_tensor():
     gpu = gpu_with(1 << 20, 2)
     clean, dirty = (simulate("flash2", gpu=gpu, dirty_before_bytes=size) for size in (0, 1 << 18))

@@ -110,7 +110,8 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
              matmul_flops_per_s: float | None = None, prefetch: Sequence[str] | None = None,
              younger_pace: float | Sequence[float] = YOUNGER_PACE, cold_phases: bool = False,
              dirty_before_bytes: float = 0, unit_bytes: int = UNIT_BYTES,
-             skip_repeats: bool = True, on_progress=lambda share: None) -> L2Count:
+             skip_repeats: bool = True, seed: int = 0,
+             on_progress=lambda share: None) -> L2Count:
     """Run a program's thread blocks on ``gpu`` (a Profile), its L2 empty at the start.
 
     ``blocks_per_sm`` is one number or one for each phase; ``order`` one of grid_order.ORDERS (of
@@ -122,8 +123,9 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
     does that flushes it before each kernel: what is dirty then leaves uncounted;
     ``dirty_before_bytes`` of it are dirty then, by something else. ``unit_bytes`` is what the
     cache moves at a time: the line size is exact. ``skip_repeats``: count groups of thread blocks
-    that repeat others without simulating them (l2_repeat.py). ``on_progress`` gets the share that
-    is done some times a second; what it raises, or Ctrl-C, ends the run.
+    that repeat others without simulating them (l2_repeat.py). ``seed``: another launch, whose
+    physical pages and first SMs are others. ``on_progress`` gets the share that is done some times
+    a second; what it raises, or Ctrl-C, ends the run.
     Raises InputError for an unknown order or prefetch, or units that the reader cannot hold.
     """
     prefetch = [None] * len(program.phases) if prefetch is None else list(prefetch)
@@ -137,10 +139,10 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
     for number, phase in enumerate(program.phase_records):
         resident = int(residents[number])
         if cold_phases or cache is None:
-            cache = _cache(gpu, unit_bytes, tensors[-1]["base_bytes"], dirty_before_bytes)
+            cache = _cache(gpu, unit_bytes, tensors[-1]["base_bytes"], dirty_before_bytes, seed)
         plan = plan_phase(program, phase, gpu, resident, issue, skip_repeats)
         sectors += _run(program, phase, moves(program, phase, cycles, prefetch[number]), tensors,
-                        _paces(resident, younger[number]), sm_sides(gpu), cache,
+                        _paces(resident, younger[number]), sm_sides(gpu, seed), cache,
                         _machine(gpu, resident, unit_bytes, phase["group"]), plan,
                         lambda done, at=phase: on_progress(_share(program, at, done)))
         plans.append(plan)
@@ -172,10 +174,10 @@ def _with_others(program: Program) -> np.ndarray:
     return np.concatenate([tensors, others])
 
 
-def _cache(gpu, unit_bytes: int, others_at: int, dirty_bytes: float) -> np.ndarray:
+def _cache(gpu, unit_bytes: int, others_at: int, dirty_bytes: float, seed: int) -> np.ndarray:
     """An empty cache but for what others left dirty."""
     l2 = gpu.l2
-    cache = cache_of(l2, unit_bytes)
+    cache = cache_of(l2, unit_bytes, seed)
     whole = np.uint64((1 << unit_bytes // l2.sector_bytes) - 1)
     write_before(cache, others_at // unit_bytes, round(dirty_bytes / unit_bytes), sm_sides(gpu),
                  whole)
@@ -213,13 +215,22 @@ def _run(program, phase, steps, tensors, paces, sides, cache, machine, plan, on_
     return sectors.sum(axis=0)
 
 
-def sm_sides(gpu) -> np.ndarray:
+def sm_sides(gpu, seed: int = 0) -> np.ndarray:
     """The partition of each SM in the order that thread blocks reach them; where the profile has
-    none, groups of GROUP_SMS take turns."""
+    none, groups of GROUP_SMS take turns. With another ``seed`` another group comes first, as with
+    every launch on an H200."""
+    sides = np.arange(gpu.sm_count) // GROUP_SMS % gpu.l2.partitions
     measured = gpu.l2.sm_partitions
     if measured is not None and len(measured) == gpu.sm_count:
-        return np.array([int(digit) for digit in measured])
-    return np.arange(gpu.sm_count) // GROUP_SMS % gpu.l2.partitions
+        sides = np.array([int(digit) for digit in measured])
+    return np.roll(sides, -GROUP_SMS * seed)
+
+
+def read_spread(program: Program, gpu, seeds: int = 4, **options) -> tuple[int, int]:
+    """The least and most DRAM reads in bytes over so many seeds; ``options`` as ``simulate`` has
+    them. Wide where K, V, Q and O just fit: there a GPU's own counters vary between launches."""
+    found = [simulate(program, gpu, seed=seed, **options).dram_read_bytes for seed in range(seeds)]
+    return min(found), max(found)
 
 
 def _machine(gpu, blocks_per_sm: int, unit_bytes: int, group: int):

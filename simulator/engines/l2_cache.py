@@ -45,20 +45,22 @@ _ZERO, _ONE, _FOUR, _NIBBLE = (np.uint64(x) for x in (0, 1, 4, 15))
 # sectors, WAYS masks of dirty ones, and the LRU order (nibble r is the way of rank r, 0 the most
 # recent). The others are of a whole partition, kept in its set 0: how many ways may be dirty and
 # how many are, the units of a home, which bits of a home's number count, the units of a page, in
-# how many places a page may start, GRAIN units apart, and the rank at which home copies enter.
+# how many places a page may start, GRAIN units apart, the rank at which home copies enter, and what
+# is added to a page's number: other memory.
 # (One array: Numba counts references for each array of a tuple at each call.)
 VALID, DIRTY, ORDER = WAYS, 2 * WAYS, 3 * WAYS
-(DIRTY_LIMIT, DIRTY_WAYS, HOME_UNITS, HOME_MASK, PAGE_UNITS, STARTS, GRAIN, FAR,
- _COLUMNS) = range(ORDER + 1, ORDER + 10)
+(DIRTY_LIMIT, DIRTY_WAYS, HOME_UNITS, HOME_MASK, PAGE_UNITS, STARTS, GRAIN, FAR, SEED,
+ _COLUMNS) = range(ORDER + 1, ORDER + 11)
 
 
 def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
                 dirty_bytes_max: int | None = None, home_bytes: int | None = None,
-                home_bits: int | None = None, far_depth: int | None = None) -> np.ndarray:
+                home_bits: int | None = None, far_depth: int | None = None,
+                seed: int = 0) -> np.ndarray:
     """An empty cache; it has no sets when ``size_bytes`` is smaller than one set.
 
     What a profile's L2 says of these, or None: most bytes dirty at once, bytes of one home, bits of
-    its number that decide, LRU rank of home copies.
+    its number that decide, LRU rank of home copies. ``seed``: which physical pages.
     """
     n_sets = size_bytes // (partitions * unit_bytes * WAYS)
     cache = np.zeros((partitions, n_sets, _COLUMNS), np.uint64)
@@ -71,13 +73,14 @@ def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
     cache[:, :1, PAGE_UNITS] = PAGE_BYTES // unit_bytes
     cache[:, :1, STARTS], cache[:, :1, GRAIN] = n_sets // grain, grain
     cache[:, :1, FAR] = FAR_DEPTH if far_depth is None else min(far_depth, WAYS // 2)
+    cache[:, :1, SEED] = seed << 40
     return cache
 
 
-def cache_of(l2, unit_bytes: int) -> np.ndarray:
+def cache_of(l2, unit_bytes: int, seed: int = 0) -> np.ndarray:
     """The empty cache of a profile's L2."""
     return empty_cache(l2.size_bytes, l2.partitions, unit_bytes, l2.dirty_bytes_max,
-                       l2.home_bytes, l2.home_bits, l2.far_depth)
+                       l2.home_bytes, l2.home_bits, l2.far_depth, seed)
 
 
 @inlined
@@ -106,7 +109,8 @@ def set_of(cache, unit):
     """The set that a unit goes to, the same in each partition."""
     page_units = cache[0, 0, PAGE_UNITS]
     page = np.uint64(unit) // page_units
-    start = ((_scatter(page) >> np.uint64(32)) * cache[0, 0, STARTS]) >> np.uint64(32)
+    where = _scatter(page + cache[0, 0, SEED]) >> np.uint64(32)
+    start = (where * cache[0, 0, STARTS]) >> np.uint64(32)
     index = np.int64(np.uint64(unit) - page * page_units + start * cache[0, 0, GRAIN])
     return index if index < cache.shape[1] else index % cache.shape[1]
 
@@ -118,7 +122,7 @@ def home_of(cache, unit):
     if partitions == 1:
         return 0
     chunk = np.uint64(unit) // cache[0, 0, HOME_UNITS]
-    page = _scatter(np.uint64(unit) // cache[0, 0, PAGE_UNITS])
+    page = _scatter(np.uint64(unit) // cache[0, 0, PAGE_UNITS] + cache[0, 0, SEED])
     if partitions > 2:  # no such GPU is known: any fixed even spread
         return np.int64((page + chunk) % np.uint64(partitions))
     return popcount((chunk & cache[0, 0, HOME_MASK]) ^ (page & _ONE)) & 1
