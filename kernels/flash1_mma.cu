@@ -1,21 +1,22 @@
 // FlashAttention-1 forward (Algorithm 1 of its paper) on tensor cores (mma.sync m16n8k16, fp16 or
 // bf16 in, fp32 sums; sm_80 and later): schedule flash1.
 //
-// Moves the bytes that flash1.cu moves, in the same order: K and V of a column block stay in shared
-// memory while the row blocks pass by, and each visit reads and rewrites O, m and l. What it changes:
+// Moves the bytes that flash1.cu moves, in the same order: K and V of a column block stay in
+// shared memory while the row blocks pass by, and each visit reads and rewrites O, m and l. What it
+// changes:
 // - Both products run on tensor cores; the weights stay in registers.
 // - A warp owns 16 rows of every row block, with buffers of its own for Q and O, and goes through
 //   the row blocks at its own pace: the thread block meets only when K and V change.
 // - Q arrives by cp.async, with two stages a whole row block ahead. O, m and l arrive under the
-//   products of their own visit: a visit has its own maximum and sum, as in the paper, and needs the
-//   old ones only at its end.
-// Expected: a visit moves 6·d bytes a row (Q, old O, new O) for 4·BC·d FLOP, so BC decides: with 256
+//   products of their own visit: a visit has its own maximum and sum, as in the paper, and needs
+//   the old ones only at its end.
+// Expected: a visit moves 6·d bytes a row (Q, old O, new O) for 4·BC·d FLOP: BC decides. With 256
 // columns an SM computes longer than it waits for L2. One thread block a head fills 128 of 132 SMs
 // at best, and 16 rows a warp read each K and V fragment for two products only.
-// Measured on an H200, fp16, full, 128 heads: n 2048, d 64 0.65 ms, 212 TFLOP/s (flash1.cu: 6.05 ms at
-// its best tile); n 4096, d 64 220 TFLOP/s with 256 columns, 146 with 128; d 128 216 with 160, 191
-// with 128. O is rounded at each visit: with 16 of 256 columns its error is 6.3e-4, with 64 of 64
-// 1.2e-3 (float64, relative).
+// Measured on an H200, fp16, full, 128 heads: n 2048, d 64 0.65 ms, 212 TFLOP/s (flash1.cu: 6.05 ms
+// at its best tile); n 4096, d 64 220 TFLOP/s with 256 columns, 146 with 128; d 128 216 with 160,
+// 191 with 128. O is rounded at each visit: 16 visits of 256 columns leave a relative error of
+// 6.3e-4 against float64, 64 of 64 columns 1.2e-3.
 #include "mma.cuh"
 
 constexpr int WARPS = BR / 16, BLOCK_THREADS = 32 * WARPS;

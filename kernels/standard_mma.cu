@@ -10,15 +10,16 @@
 // Rows of S and P that are no multiple of 16 bytes go element by element, as in standard.cu.
 // Expected: 64 heads of n 4096, d 128 move S and P, 2.1 GB each, four times through DRAM: 1.8 ms;
 // the products take 1.4 ms at the rate that flash2_mma reaches, little of it under that.
-// Measured on an H200, fp16, full: 3.28 ms, 168 TFLOP/s (scores 1.22, softmax 1.23, output 0.82 ms).
-// The library form (cuBLAS, PyTorch 2.11's softmax, cuBLAS) takes 4.74 ms in the same run. 8 heads of
-// n 4096: 0.432 ms; standard.cu 2.63 ms.
+// Measured on an H200, fp16, full: 3.28 ms, 168 TFLOP/s (scores 1.22, softmax 1.23, output 0.82).
+// The library form (cuBLAS, PyTorch 2.11's softmax, cuBLAS) takes 4.74 ms in the same run. 8 heads:
+// 0.432 ms; standard.cu 2.63 ms.
 #include "mma.cuh"
 
 constexpr int WARPS = THREADS / 32;
 constexpr int BN = BC < VALUE_DIM ? BC : VALUE_DIM;
 constexpr int VALUE_BLOCKS = (VALUE_DIM + BN - 1) / BN;
-constexpr int QK_STEP = BK < HEAD_DIM ? BK : HEAD_DIM, QK_STEPS = (HEAD_DIM + QK_STEP - 1) / QK_STEP;
+constexpr int QK_STEP = BK < HEAD_DIM ? BK : HEAD_DIM;
+constexpr int QK_STEPS = (HEAD_DIM + QK_STEP - 1) / QK_STEP;
 constexpr int QK_STAGES = STAGES < QK_STEPS ? STAGES : QK_STEPS;
 constexpr int Q_BYTES = BR * QK_STEP * sizeof(Element), K_BYTES = BC * QK_STEP * sizeof(Element);
 constexpr int P_BYTES = BR * BK * sizeof(Element), V_BYTES = BK * BN * sizeof(Element);
@@ -73,8 +74,8 @@ __device__ __forceinline__ void copy_tile(Memory& memory, unsigned tile, const E
         for (int at = threadIdx.x; at < ROWS * WIDTH; at += THREADS) {
             int row = at / WIDTH, column = at % WIDTH;
             unsigned short x = 0;
-            if (row < rows && column < columns)
-                x = memory.load<TENSOR, unsigned short>(from + (long long)row * row_stride + column);
+            const Element* source = from + (long long)row * row_stride + column;
+            if (row < rows && column < columns) x = memory.load<TENSOR, unsigned short>(source);
             unsigned to = tile + Swizzled<WIDTH>::offset(row, column / VEC) + column % VEC * 2;
             asm volatile("st.shared.u16 [%0], %1;" :: "r"(to), "h"(x) : "memory");
         }
@@ -310,7 +311,8 @@ __device__ __forceinline__ void softmax_row(Memory& memory, ScoresRow<W> row, El
     }
     float top = over_block(m, parts, [](float a, float b) { return fmaxf(a, b); });
     float shift = finite_max(top) * LOG2_E;
-    l = over_block(l * exp2_fast(m * LOG2_E - shift), parts, [](float a, float b) { return a + b; });
+    l *= exp2_fast(m * LOG2_E - shift);
+    l = over_block(l, parts, [](float a, float b) { return a + b; });
     float inverse = l > 0.0f ? 1.0f / l : 0.0f;
     for (int c = threadIdx.x * W; c < row.n; c += blockDim.x * W) {
         row.read(memory, x, c);
