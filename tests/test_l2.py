@@ -281,7 +281,7 @@ def test_seeds_matter_where_all_just_fits_and_nowhere_else():
     spread = {}
     for heads, seq in ((64, 1024), (64, 2048), (128, 2048)):
         program = schedules.build("flash1", Attention(1, heads, seq, 64), Tiles(64, 64))
-        least, most = l2.read_spread(program, H200, seeds=2, blocks_per_sm=1)
+        least, most = l2.read_spread(program, H200, seeds=3, blocks_per_sm=1)
         spread[heads, seq] = most / least
     assert spread[64, 1024] == 1 and spread[64, 2048] > 1.3 and spread[128, 2048] < 1.03
 
