@@ -8,7 +8,7 @@ from hbmeter import kernels
 from hbmeter.experiments.cli import main
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import schedules
-from hbmeter.simulator.engines import l2, numeric, scratchpad, steps
+from hbmeter.simulator.engines import l2, numeric, scratchpad, stack_distance, steps
 from hbmeter.simulator.engines.executions import executions
 from hbmeter.simulator.errors import InputError
 from hbmeter.simulator.problem import Attention
@@ -73,6 +73,21 @@ def test_turning_a_wave_at_a_time_saves_dram_reads_and_turning_each_block_does_n
         read[kv_order] = l2.simulate(program, gpu, blocks_per_sm=2).dram_read_bytes
     assert problem.compulsory_read_bytes <= read["sawtooth:264"] < 0.9 * read["forward"]
     assert read["sawtooth"] > read["forward"]
+
+
+def test_an_lru_of_part_of_k_and_v_helps_only_those_who_turn():
+    """One row block after the other, K and V 256 KiB, an LRU of half of that: forward, every tile
+    is gone when its turn comes; turning, what fits beside Q, O and LSE is still there."""
+    gpu, p = load("h200").model_copy(update={"sm_count": 1}), Attention(1, 1, 1024, 64)
+    kv, held, beside = 2 * 1024 * 64 * 2, 128 << 10, 40 << 10
+    read = {}
+    for kv_order in ("forward", "reversed", "sawtooth"):
+        program = schedules.build("flash2", p, Tiles(64, 64, kv_order=kv_order))
+        read[kv_order], = stack_distance.miss_curve(program, gpu, [held],
+                                                    blocks_per_sm=1).read_bytes
+    q, passes = 1024 * 64 * 2, 16
+    assert read["forward"] == read["reversed"] == q + passes * kv
+    assert q + kv + 15 * (kv - held) <= read["sawtooth"] <= q + kv + 15 * (kv - held + beside)
 
 
 def test_what_the_l2_holds_is_read_once_in_any_order():

@@ -9,7 +9,7 @@ from hbmeter import kernels
 from hbmeter.experiments.cli import main
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import compare, schedules, theory
-from hbmeter.simulator.engines import gradients, l2, numeric, scratchpad
+from hbmeter.simulator.engines import gradients, l2, numeric, scratchpad, stack_distance
 from hbmeter.simulator.errors import InputError
 from hbmeter.simulator.mask_forms import parse
 from hbmeter.simulator.problem import Attention
@@ -174,6 +174,22 @@ def test_dram_bytes_follow_the_blocks_too():
     assert found.by_tensor["K"]["read_bytes"] <= program.tensor_bytes(program.tensors[1])
     seen = p.keys_seen * 4 * 128 * 2
     assert found.by_tensor["K"]["read_bytes"] == seen and found.by_tensor["blocks"]["read_bytes"]
+
+
+@settings(deadline=None, max_examples=30)
+@given(p=listed_problems(), tiles=TILES, schedule=st.sampled_from(["flash1", "flash2"]))
+def test_an_endless_l2_reads_what_is_touched_once_and_none_reads_it_each_time(p, tiles, schedule):
+    program = schedules.build(schedule, p, tiles)
+    counted = scratchpad.count(program)
+    curve = stack_distance.miss_curve(program, load("h200"), [0, 1 << 40], blocks_per_sm=1)
+    touched = theory.touched_blocks(p, tiles)
+    keys = [min(tiles.bc, p.kv_seq - c * tiles.bc) for c in np.flatnonzero(touched.any(axis=0))]
+    rows = [min(tiles.br, p.seq - r * tiles.br) for r in np.flatnonzero(touched.any(axis=1))]
+    width, rows = p.head_dim + p.value_dim, p.seq if schedule == "flash2" else sum(rows)
+    least = p.batch * 8 * (sum(keys) * p.kv_heads * width + p.heads * rows * p.head_dim)
+    tables = sum(program.tensor_bytes(t) for t in program.tensors if t.role == "table")
+    assert curve.read_bytes[0] == counted.read_bytes
+    assert least < curve.read_bytes[1] <= least + tables
 
 
 def test_comparing_leaves_out_what_cannot_take_the_mask():
