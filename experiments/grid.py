@@ -59,6 +59,11 @@ class Point:
                    document.get("blocks_per_sm"))
 
     @property
+    def results(self) -> tuple[str, ...]:
+        """The tensors whose error is judged: O, or the gradients of a backward pass."""
+        return ("O",) if self.problem.direction == "forward" else ("dQ", "dK", "dV")
+
+    @property
     def held_out(self) -> bool:
         """Whether the L2 model may not be developed on this point: two thirds, by hash."""
         text = json.dumps(self.document, sort_keys=True)

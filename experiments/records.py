@@ -50,10 +50,11 @@ def load(path) -> Record:
             raise ValueError(f"format {provenance['format']!r}, this hbmeter reads {FORMAT}")
         _ = provenance["gpu"]
         for point in points:
-            Point.of(point)
+            outputs = Point.of(point).results
             if missing := [key for key in KEYS if key not in point]:
                 raise ValueError(f"a point lacks {', '.join(missing)}")
-            _ = point["error"]["O"]["relative"], point["attributes"].values()  # read by verify
+            _ = point["attributes"].values()  # read by verify, as is the error of each result
+            _ = [point["error"][name]["relative"] for name in outputs]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is not a record of hbmeter verify: {error!r}") from error
     return Record(Path(path).stem, provenance, points)

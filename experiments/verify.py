@@ -140,8 +140,7 @@ def _median(values: Iterable):
 
 def _results(point: Point, data: dict) -> dict:
     error = data["error"]
-    outputs = ("O",) if point.problem.direction == "forward" else ("dQ", "dK", "dV")
-    relative = [error[name]["relative"] for name in outputs]
+    relative = [error[name]["relative"] for name in point.results]
     return {
         "time_ms": _median(data["times_ms"]), "times_ms": data["times_ms"],
         "relative_error": None if None in relative else max(relative),
