@@ -9,6 +9,7 @@ from ..simulator.bounds import program_bound
 from ..simulator.errors import InputError
 from ..simulator.execution import Execution, estimate_residents, generic
 from ..simulator.problem import Attention
+from ..simulator.splits import require_option
 from ..simulator.tiles import Tiles
 from ..simulator.time_model import Prediction, covers, predict
 from . import compiled_blocks
@@ -28,8 +29,8 @@ class Asked:
 def point(args, problem: Attention, gpu) -> Asked:
     """From the command line; absent tiles are the kernel's default or the predicted fastest."""
     if args.kernel is None:
-        return Asked(None, args.schedule, _tiles(args, problem, gpu), args.order,
-                     args.blocks_per_sm)
+        tiles = _ordered(args, args.schedule, _tiles(args, problem, gpu))
+        return Asked(None, args.schedule, tiles, args.order, args.blocks_per_sm)
     kernel = kernels.get(args.kernel)
     if kernel.executions(problem, Tiles(16, 16)) is None:
         raise InputError(f"kernel {kernel.name} does not say what its operations cost; predict "
@@ -41,8 +42,17 @@ def point(args, problem: Attention, gpu) -> Asked:
         raise InputError(f"kernel {kernel.name} has no default tiles for this; give --br and --bc")
     given = None not in (args.br, args.bc)
     tiles = Tiles(args.br, args.bc, args.stages or 1) if given else choices[0]
+    tiles = _ordered(args, kernel.schedule, tiles)
     kernel.check(problem, tiles)
     return Asked(kernel, kernel.schedule, tiles, args.order, args.blocks_per_sm)
+
+
+def _ordered(args, schedule: str, tiles: Tiles) -> Tiles:
+    """The tiles with the order of K and V that --kv-order gives."""
+    if args.kv_order in (None, "forward"):
+        return tiles
+    require_option(schedule, "kv_order")
+    return replace(tiles, kv_order=args.kv_order)
 
 
 def _tiles(args, problem: Attention, gpu) -> Tiles:

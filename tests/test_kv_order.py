@@ -127,11 +127,13 @@ def test_the_command_line_takes_the_order(capsys):
 
 
 @pytest.mark.parametrize(("given", "says"), [
-    (["--schedule", "flash2", "--kv-order", "zigzag"], "kv_order 'zigzag' is not known"),
-    (["--schedule", "flash2", "--kv-order", "sawtooth:0"], "sawtooth:N with N row blocks from 1"),
-    (["--schedule", "flash1", "--kv-order", "reversed"], "flash1 takes no kv_order; flash2 does"),
+    ("traffic --schedule flash2 --kv-order zigzag", "kv_order 'zigzag' is not known"),
+    ("traffic --schedule flash2 --kv-order sawtooth:0", "sawtooth:N with N row blocks from 1"),
+    ("traffic --schedule flash1 --kv-order reversed", "flash1 takes no kv_order; flash2 does"),
+    ("predict --schedule flash1 --kv-order reversed", "flash1 takes no kv_order; flash2 does"),
+    ("predict --kernel flash2 --br 64 --bc 64 --kv-order reversed", "kernel flash2 needs forward"),
 ])
 def test_an_order_that_cannot_be_is_one_line(given, says, capsys):
-    assert main(["traffic", *given, "--seq", "256"]) == 2
+    assert main([*given.split(), "--seq", "256"]) == 2
     text = capsys.readouterr().err
     assert says in text and text.count("\n") == 1
