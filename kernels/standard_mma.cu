@@ -51,8 +51,14 @@ template <int ROWS, int COLUMNS> struct Share {
 typedef Share<BR, BC> ScoresShare;
 typedef Share<BR, BN> OutputShare;
 template <class S> using Sums = float[S::STRIPS][S::N][4];
-// Thread blocks on an SM that the registers allow, by the sums of a thread.
-constexpr __host__ __device__ int resident_blocks(int sums) { return sums > 64 ? 1 : 2; }
+// Thread blocks on an SM that the registers allow, by the sums of a thread; counters take some.
+constexpr __host__ __device__ int resident_blocks(int sums) {
+#ifdef COUNT
+    return 1;
+#else
+    return sums > 64 ? 1 : 2;
+#endif
+}
 
 // ---- Tiles between global and shared memory ---------------------------------------------------
 
