@@ -35,7 +35,7 @@ def parse(text: str, n_q: int, n_kv: int) -> Mask | ListedMask:
     name, _, argument = str(text).partition(":")
     if name in SIMPLE or name not in _FORMS:
         return parse_mask(text, n_q, n_kv)
-    bands = np.array(sorted(_FORMS[name](text, argument, n_q, n_kv)), BAND)
+    bands = np.array(list(_FORMS[name](text, argument, n_q, n_kv)), BAND)
     mask = ListedMask(bands, n_q, n_kv)
     if not mask.total:
         raise InputError(f"mask {text!r} leaves no (query, key) pair of {n_q} × {n_kv}")

@@ -135,6 +135,19 @@ def test_passes_splits_and_times_are_those_of_a_point(tmp_path):
     assert "splits" in refused["why_not"]
 
 
+def test_orders_of_keys_and_listed_masks_are_swept_and_files_are_not(tmp_path):
+    swept({"common": SHAPES | {"seq": 256, "br": 64, "bc": 64, "engine": "scratchpad"}, "grid": {
+        "kv_order": ["forward", "sawtooth:2"], "mask": ["prefix:100", "documents:64"]}}, tmp_path)
+    read = {(row["kv_order"], row["mask"]): row["sm_read_bytes"] for row in table.rows(tmp_path)}
+    assert len(read) == 4
+    for mask in ("prefix:100", "documents:64"):
+        assert read["forward", mask] == read["sawtooth:2", mask] > 0
+    assert read["forward", "prefix:100"] > read["forward", "documents:64"]
+    for wrong, says in (("kv_order", "is not known"), ("mask", "is in a file")):
+        with pytest.raises(InputError, match=says):
+            spec.read({"grid": {wrong: "blocks:b.npy"}})
+
+
 def test_every_field_of_a_problem_can_be_swept():
     assert {name for _, name in points._SHAPE} < set(spec.AXES)
     assert set(spec.AXES) < set(points.INPUTS)

@@ -38,6 +38,9 @@ def _shape_type(name: str, hint):
         return {int: Whole, bool: bool}.get(hint, Whole | None)
 
     def check(value: str) -> str:
+        if name == "mask" and ".npy" in value:
+            raise InputError(f"mask {value!r} is in a file: a sweep knows a point by its values, "
+                             "which a file may change")
         Attention(**{name: value})
         return value
 
