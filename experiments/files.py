@@ -26,6 +26,18 @@ def output_folder(path: str) -> Path:
     return folder
 
 
+def output_file(path: str) -> Path:
+    """The file to write. Raises InputError when it is a folder, or in none."""
+    target = Path(path)
+    if not path:
+        raise InputError("'' is empty; name a file")
+    if target.is_dir():
+        raise InputError(f"{path} is a folder; name a file")
+    if not target.parent.is_dir():
+        raise InputError(f"{path}: there is no folder {target.parent}")
+    return target
+
+
 def write_atomic(path: Path, content: str | bytes):
     """Write a file under another name first: readers see the old file or the new one, whole."""
     data = content.encode() if isinstance(content, str) else content

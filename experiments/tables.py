@@ -2,11 +2,9 @@
 
 import io
 import json
-from pathlib import Path
 
 from ..kernels.errors import Unavailable
-from ..simulator.errors import InputError
-from .files import csv_text, write_atomic
+from .files import csv_text, output_file, write_atomic
 
 
 def write_csv(path: str, rows: list[dict]):
@@ -33,9 +31,4 @@ def as_json(rows: list[dict]) -> list[dict]:
 
 
 def _write(path: str, data: bytes):
-    target = Path(path)
-    if target.is_dir():
-        raise InputError(f"{path} is a folder; name a file")
-    if not target.parent.is_dir():
-        raise InputError(f"{path}: there is no folder {target.parent}")
-    write_atomic(target, data)
+    write_atomic(output_file(path), data)
