@@ -59,7 +59,8 @@ def _row(record: Record, data: dict, profile) -> dict:
         "compulsory_read": point.problem.compulsory_read_bytes,
         "compulsory_write": point.problem.compulsory_write_bytes,
     }
-    row |= _counted(data["counted"]) | _predicted(point, row["schedule"], profile, blocks_per_sm)
+    row |= _counted(data["counted"])
+    row |= _predicted(point, row["schedule"], profile if data["counters"] else None, blocks_per_sm)
     row |= _measured(data["counters"]) | _results(point, data)
     row["counts_equal"] = row.pop("predicted_by_tensor") == data["counted"]
     row["spills"] = bool(row["local_bytes"] or row["local_instructions_measured"])
@@ -73,7 +74,7 @@ def _counted(counted: dict) -> dict:
 
 def _predicted(point: Point, schedule: str, profile, blocks_per_sm: list[int]) -> dict:
     """Predictions with the thread blocks per SM that the driver reported for each launch, and
-    the cache emptied before each, as the profiler does."""
+    the cache emptied before each, as the profiler does; L2 and DRAM only with a profile."""
     program = schedules.build(schedule, point.problem, point.tiles)
     count = scratchpad.count(program)
     found = {
