@@ -24,7 +24,7 @@ class Flash1(Kernel):
         element = problem.dtype_bytes
         scores = fma_scores(tiles.br, tiles.bc, problem.head_dim, element)
         output = fma_output(tiles.br, problem.value_dim, tiles.bc, element, 4)
-        return (fma(scores, output, tiles.bc, element_bytes=element),)
+        return (fma(scores, output, tiles.bc),)
 
     def launches(self, problem, tiles, order="row"):
         shared = self.shared_bytes(problem, tiles)

@@ -51,9 +51,8 @@ class Standard(Kernel):
         element, width = problem.dtype_bytes, self.value_columns(problem, tiles)
         scores = fma_scores(tiles.br, tiles.bc, tiles.bk, element)
         output = fma_output(tiles.br, width, tiles.bk, element, element)
-        return (fma(scores, None, tiles.bc, element_bytes=element),
-                softmax_rows(problem.kv_seq),
-                fma(None, output, tiles.bc, element_bytes=element))
+        return (fma(scores, None, tiles.bc), softmax_rows(problem.kv_seq),
+                fma(None, output, tiles.bc))
 
     def launches(self, problem, tiles, order="row"):
         heads, row_blocks = problem.head_count, ceil_div(problem.seq, tiles.br)

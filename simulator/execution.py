@@ -48,7 +48,8 @@ class Execution:
     ``in_flight_bytes`` at a time), a "product" of the same trip, or a whole "trip"
     (double-buffered).
     ``younger_pace``: how fast a thread block runs beside the next older one on its SM, whose warps
-    are served first; read off the starts and ends of thread blocks on an H200.
+    are served first; read off the starts and ends of thread blocks on an H200 (experiments/
+    residents.py), 1 where they were not recorded.
     """
 
     multiplier: str
