@@ -7,7 +7,7 @@ cache's units here, so counts are exact.
 import numpy as np
 
 from ..jit import njit
-from .l2_cache import cache_of, popcount, read_unit, write_unit
+from .l2_cache import UNIT_BYTES, cache_of, popcount, read_unit, write_unit
 
 
 def scan(l2, sides, *, written_bytes=0, rereads=0, read_bytes=0, passes=0, shared=False,
@@ -76,4 +76,45 @@ def _read_all(cache, sides, chunk, first, lines, shared, mask):
                 missing, _, near, _, home, _ = read_unit(cache, first + line, sides[block], mask)
                 fetched += popcount(missing)
                 gone += popcount(near) + popcount(home)
+    return fetched, gone
+
+
+# ---- Walks round a shared buffer ----------------------------------------------------------------
+
+
+def phases(l2, sides, *, read_bytes, passes, spread=False, read_beside=0, written_beside=0,
+           chunk_bytes=16384, seed=0) -> tuple[int, int]:
+    """DRAM bytes (read, written back) of blocks that walk one buffer round and round in chunks, in
+    step or ``spread`` evenly over it (kernels/probes/phases.cu).
+
+    Beside each chunk every block reads ``read_beside`` and writes ``written_beside`` bytes that
+    nobody touches again (whole UNIT_BYTES).
+    """
+    cache = cache_of(l2, UNIT_BYTES, seed)
+    fetched, written_back = _phases(
+        cache, np.asarray(sides, np.int64), read_bytes // chunk_bytes, chunk_bytes // UNIT_BYTES,
+        passes, spread, read_beside // UNIT_BYTES, written_beside // UNIT_BYTES,
+        np.uint64((1 << UNIT_BYTES // l2.sector_bytes) - 1))
+    return fetched * l2.sector_bytes, written_back * l2.sector_bytes
+
+
+@njit
+def _phases(cache, sides, chunks, chunk, passes, spread, read, written, mask):
+    """(Sectors fetched, sectors written back); sizes in units."""
+    fetched = gone = np.int64(0)
+    blocks, steps = len(sides), chunks * passes
+    others = 1 << 30  # units: where what is read and written beside begins
+    for step in range(steps):
+        for block in range(blocks):
+            at = ((block * chunks // blocks if spread else 0) + step) % chunks
+            beside = others + (block * steps + step) * read - at * chunk - chunk
+            for n in range(chunk + read):
+                unit = at * chunk + n + (beside if n >= chunk else 0)
+                missing, _, near, _, home, _ = read_unit(cache, unit, sides[block], mask)
+                fetched += popcount(missing)
+                gone += popcount(near) + popcount(home)
+            for n in range(written):
+                unit = 3 * others + (block * steps + step) * written + n
+                _, near, _, home, _, cleaned = write_unit(cache, unit, sides[block], mask)
+                gone += popcount(near) + popcount(home) + popcount(cleaned)
     return fetched, gone
