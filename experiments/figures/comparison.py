@@ -143,8 +143,8 @@ def notes(table) -> list[str]:
     row = table[0]
     lines = [
         f"n {row['n']}, {shape_words(row)} on {row['gpu']}, {row['pass']}. Filled bars are "
-        "counted, hatched ones predicted. Least time: the slower of the predicted DRAM bytes at the "
-        "datasheet's bandwidth and the bound that holds for any schedule (limited by "
+        "counted, hatched ones predicted. Least time: the slower of the predicted DRAM bytes at "
+        "the datasheet's bandwidth and the bound that holds for any schedule (limited by "
         f"{row['limiter']}); no kernel beats it. standard_minimal is the count of the papers "
         "(4N² + 4Nd), not a kernel, so its DRAM bytes are not simulated; standard's matrix "
         "products ignore the mask.",
