@@ -85,7 +85,7 @@ def _read_all(cache, sides, chunk, first, lines, shared, mask):
 def phases(l2, sides, *, read_bytes, passes, spread=False, read_beside=0, written_beside=0,
            chunk_bytes=16384, seed=0) -> tuple[int, int]:
     """DRAM bytes (read, written back) of blocks that walk one buffer round and round in chunks, in
-    step or ``spread`` evenly over it (kernels/probes/phases.cu).
+    step or ``spread`` evenly over it (experiments/recorded/phases/phases.cu).
 
     Beside each chunk every block reads ``read_beside`` and writes ``written_beside`` bytes that
     nobody touches again (whole UNIT_BYTES).
