@@ -96,6 +96,7 @@ def judge(facts) -> Finding:
                 f"{tile['br']}×{tile['bc']}, {tile['stages']} stages: {tile['seconds'] * 1e3:.3f} "
                 f"ms, {tile['registers']} registers, {tile['spilled_bytes']} B spilled, "
                 f"{tile['blocks_per_sm']} block(s) an SM")))
+    numbers += _spilling(shapes)
     for tiles, ratio in facts["dram"].items():
         numbers.append(Number("measured", "DRAM reads over compulsory, one shape of flash2, "
                               f"{tiles}", ratio, "×"))
@@ -111,6 +112,19 @@ def judge(facts) -> Finding:
         return Finding(Verdict.WHERE, words, tuple(numbers),
                        f"{' or '.join(sides)} grow, for reads into the SMs{turns}")
     return Finding(Verdict.FAILS, words, tuple(numbers))
+
+
+def _spilling(shapes) -> list[Number]:
+    """What the fastest spilling tile of each shape takes over the fastest of all."""
+    slower = []
+    for tiles in shapes.values():
+        spilled = [tile["seconds"] for tile in tiles if tile["spilled_bytes"]]
+        if spilled:
+            slower.append(min(spilled) / min(tile["seconds"] for tile in tiles))
+    if not slower:
+        return []
+    return [Number("measured", f"fastest tile that spills over the fastest of all, {len(slower)} "
+                   "shapes", f"{min(slower):.2f} to {max(slower):.2f}", "×")]
 
 
 @style.styled

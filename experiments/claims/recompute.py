@@ -9,12 +9,14 @@ favour recomputing; published and recorded backward passes stand beside.
 import csv
 
 from ...hwprofiles import load
+from ...simulator import schedules
+from ...simulator.bounds import program_bound
 from ...simulator.point import traffic
 from ...simulator.problem import Attention
 from ...simulator.tiles import Tiles
 from ..published import FILE
 from . import GPU, Finding, Number, Verdict
-from ._recorded import median_s, problem_of
+from ._recorded import median_s, points, problem_of
 
 NUMBER = 8
 SEQ, HEADS, HEAD_DIMS = 4096, 16, (64, 128, 256)
@@ -40,7 +42,21 @@ def gather() -> dict:
         rows.append({"head_dim": d, "passes": passes,
                      "recompute_s": max(2 * d / gpu.flops.fp16, exp_s),
                      "read_s": problem.dtype_bytes / gpu.hbm_bytes_per_s})
-    return {"rows": rows, "published": _published(), "measured": _measured()}
+    return {"rows": rows, "published": _published(), "measured": _measured(),
+            "kernels": _kernels(gpu)}
+
+
+def _kernels(gpu) -> dict[str, tuple[float, float]]:
+    """{shape: (seconds of the recorded flash2_backward, least seconds of a standard pass)}."""
+    found = {}
+    for data in points():
+        problem = problem_of(data)
+        if data["kernel"] != "flash2_backward" or problem.mask != "full":
+            continue
+        least = program_bound(schedules.build("standard_backward", problem, Tiles(128, 128)), gpu)
+        found[f"{problem.head_count} heads, n {problem.seq:,}, d {problem.head_dim}"] = (
+            median_s(data), float(least.bound_s))
+    return found
 
 
 def _published() -> dict[int, float]:
@@ -93,6 +109,9 @@ def judge(facts) -> Finding:
     numbers += [Number("published", f"A100, d 64, n {n:,}: standard over flash, backward", ratio,
                        "×")
                 for n, ratio in facts["published"].items()]
+    for shape, (seconds, least) in facts["kernels"].items():
+        numbers += [Number("measured", f"{shape}: flash2_backward", seconds, "s"),
+                    Number("predicted", f"{shape}: standard pass, least time", least, "s")]
     numbers += [Number("measured", f"{shape}: PyTorch math over flash, backward", ratio, "×")
                 for shape, ratio in facts["measured"].items()]
     good = [row["head_dim"] for row in facts["rows"] if cheaper(row)]
@@ -100,6 +119,11 @@ def judge(facts) -> Finding:
         f"d {row['head_dim']}: {row['recompute_s'] * 1e12:.2f} ps against "
         f"{row['read_s'] * 1e12:.2f} ps a score, the pass {_ratio(row, 'bytes'):.2f} of the bytes "
         f"and {_ratio(row, 'bound_s'):.2f} of the least time" for row in facts["rows"]) + "."
+    for label, ratios in (("Published on an A100", facts["published"]),
+                          ("Measured", facts["measured"])):
+        if ratios:
+            words += (f" {label}, the standard pass takes {min(ratios.values()):.1f} to "
+                      f"{max(ratios.values()):.1f} times as long.")
     if len(good) == len(facts["rows"]):
         return Finding(Verdict.HOLDS, words, tuple(numbers))
     if good:
