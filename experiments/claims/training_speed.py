@@ -21,17 +21,15 @@ class Run:
     baseline: float
     flash: float
     unit: str
-    source: str
 
 
-_PAPER = "Dao, Fu, Ermon, Rudra, Ré 2022, arXiv 2205.14135"
-
+# Dao, Fu, Ermon, Rudra, Ré 2022 (arXiv 2205.14135), 8 A100: table 1 (BERT) and table 2 (GPT-2).
 RUNS = (
-    Run("BERT-large", "Nvidia MLPerf 1.1", 20.0, 17.4, "min", f"{_PAPER}, table 1 (8 A100)"),
-    Run("GPT-2 small", "Huggingface", 9.5, 2.7, "days", f"{_PAPER}, table 2 (8 A100)"),
-    Run("GPT-2 small", "Megatron-LM", 4.7, 2.7, "days", f"{_PAPER}, table 2 (8 A100)"),
-    Run("GPT-2 medium", "Huggingface", 21.0, 6.9, "days", f"{_PAPER}, table 2 (8 A100)"),
-    Run("GPT-2 medium", "Megatron-LM", 11.5, 6.9, "days", f"{_PAPER}, table 2 (8 A100)"),
+    Run("BERT-large", "Nvidia MLPerf 1.1", 20.0, 17.4, "min"),
+    Run("GPT-2 small", "Huggingface", 9.5, 2.7, "days"),
+    Run("GPT-2 small", "Megatron-LM", 4.7, 2.7, "days"),
+    Run("GPT-2 medium", "Huggingface", 21.0, 6.9, "days"),
+    Run("GPT-2 medium", "Megatron-LM", 11.5, 6.9, "days"),
 )
 
 
