@@ -91,11 +91,10 @@ def predict(program: Program, gpu, kernel: tuple[Execution, ...] | None = None, 
 
 def covers(program: Program) -> bool:
     """Whether the model is held against measurements of such programs: kernels (not the papers'
-    idealised counts) of the forward pass over many queries, whose sums are not finished by a later
-    launch. Splits of decode have their own model (splits.py)."""
+    idealised counts) of the forward pass over many queries. Splits of decode have their own model
+    (splits.py)."""
     forward = program.problem.direction == "forward"
-    splits = "splits" in schedules.options(program.schedule) or any(
-        tensor.role == Role.SCRATCH and tensor.statistic for tensor in program.tensors)
+    splits = "splits" in schedules.options(program.schedule)
     return forward and not program.idealised and not splits
 
 

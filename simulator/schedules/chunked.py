@@ -3,22 +3,23 @@
 Rabe & Staats 2021 (arXiv 2112.05682). A chunk of Br queries meets every chunk of Bc keys by itself:
 its unnormalised O, maximum m and sum l go to memory, and a second phase rescales them by the
 largest m and adds them up. Every pair of chunks is computed; the mask only hides. The paper leaves
-to the compiler where the scores of a pair live: here on chip. It goes through query chunks one
-after the other, so that the parts of one chunk are in memory at a time; here those of all are.
+to the compiler where the scores of a pair live: here on chip whatever their size, an idealised
+count. It goes through query chunks one after the other, so that the parts of one chunk are in
+memory at a time; here those of all are.
 """
 
 from ..problem import Attention
 from ..program import Program, ProgramBuilder, Role, Space
 from ..tiles import Tiles
 
-DEFAULT_TILES = Tiles(br=128, bc=128)
+DEFAULT_TILES = Tiles(br=1024, bc=4096)  # the paper's listing
 ANY_MASK = True
 COMBINE_ROWS = 16  # of a thread block of the second phase, at most
 
 
 def build(problem: Attention, tiles: Tiles) -> Program:
     """A phase over pairs of chunks, and one that combines the key chunks of each row."""
-    p = ProgramBuilder("chunked", problem, tiles)
+    p = ProgramBuilder("chunked", problem, tiles, idealised=True)
     q, k, v = p.inputs()
     o = p.tensor("O", problem.seq, problem.value_dim, Role.OUTPUT)
     chunks = -(-problem.kv_seq // tiles.bc)
