@@ -1,5 +1,6 @@
 """The report: every experiment's figure and table as files, and one page that holds them all."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from .output import seconds, si
 
 CSS = Path(__file__).with_suffix(".css")
 PAGE = "index.html"
+WORKERS = 2
 
 
 @dataclass(frozen=True)
@@ -29,18 +31,26 @@ class Result:
 
 
 def run_all(problem, gpu, folder: Path, progress=lambda text: None) -> list[Result]:
-    """Run every experiment and write its CSV, SVG and PNG into ``folder``."""
-    results = []
+    """Run every experiment and write its CSV, SVG and PNG into ``folder``.
+
+    Tables are made by threads (most of the work is compiled code, which runs side by side);
+    figures are drawn by this one: Matplotlib's settings are global.
+    """
     names = figures.names()
-    for number, name in enumerate(names, 1):
-        progress(f"{number}/{len(names)} {figures.title(name)}")
-        results.append(_run(name, problem, gpu, folder))
-    return results
+    pool = ThreadPoolExecutor(WORKERS)
+    try:
+        tables = [pool.submit(figures.get(name).run, problem, gpu) for name in names]
+        results = []
+        for number, (name, table) in enumerate(zip(names, tables, strict=True), 1):
+            progress(f"{number}/{len(names)} {figures.title(name)}")
+            results.append(_drawn(name, table.result(), folder))
+        return results
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _run(name: str, problem, gpu, folder: Path) -> Result:
+def _drawn(name: str, table: list[dict], folder: Path) -> Result:
     module = figures.get(name)
-    table = module.run(problem, gpu)
     if not table:
         return Result(name, table, None, ())
     drawing = module.plot(table)

@@ -17,6 +17,7 @@ from matplotlib.ticker import EngFormatter, FixedLocator, NullFormatter, NullLoc
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 GREY, LIGHT = "#595959", "#E4E4E4"
+DARK_GREEN, BROWN = "#00503A", "#7A3500"  # darker GREEN and VERMILION
 
 _SCHEDULES = {
     "standard": (VERMILION, "s"),
@@ -24,6 +25,10 @@ _SCHEDULES = {
     "flash1": (GREEN, "^"),
     "flash2": (BLUE, "o"),
     "flash2_mma": (PURPLE, "v"),
+    "flash2_wgmma": (SKY, "P"),
+    "flash1_mma": (DARK_GREEN, "<"),
+    "standard_mma": (BROWN, "X"),
+    "chunked": (GREY, "h"),
 }
 _OTHERS = ((SKY, "P"), (GREY, "h"), (BLACK, "p"))
 LINES = {"sm": "-", "dram": "--", "compulsory": ":"}

@@ -18,6 +18,7 @@ from .commands.check import LIMITS
 from .grid import Point
 from .ncu_csv import Profiled
 from .records import Record
+from .remembered import remembered
 
 SM_READ_LIMIT = 1e-3  # |error| of SM reads on points that do not spill
 STEADY = 0.05  # range of a counter over its repeats, of the median
@@ -85,13 +86,19 @@ def _predicted(point: Point, schedule: str, profile, blocks_per_sm: list[int]) -
     }
     if profile is None:
         return found
+    left = profile.measured.get("profiler_dirty")
+    options = {"blocks_per_sm": blocks_per_sm, "order": point.order, "cold_phases": True,
+               "dirty_before_bytes": left.value if left else 0, **_running(point, profile)}
+    return found | remembered(
+        lambda: _beyond_l2(program, profile, options), problem=point.problem, tiles=point.tiles,
+        schedule=schedule, profile=profile.model_dump_json(), options=sorted(options.items()))
+
+
+def _beyond_l2(program, profile, options: dict) -> dict:
     from ..simulator.engines import l2
 
-    left = profile.measured.get("profiler_dirty")
-    far = l2.simulate(program, profile, blocks_per_sm=blocks_per_sm, order=point.order,
-                      cold_phases=True, dirty_before_bytes=left.value if left else 0,
-                      **_running(point, profile))
-    return found | {
+    far = l2.simulate(program, profile, **options)
+    return {
         "l2_model": far.model, "l2_read_sectors_predicted": far.sectors_read,
         "l2_write_sectors_predicted": far.sectors_written,
         "dram_read_predicted": far.dram_read_bytes, "dram_write_predicted": far.dram_write_bytes,
