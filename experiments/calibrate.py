@@ -19,6 +19,7 @@ from ..kernels.probes.l2 import Scan
 from ..simulator.engines import l2, l2_scan
 from ..simulator.errors import InputError
 from . import ncu, records
+from .files import read_json
 
 FORMAT = "l2 1"
 PARTS = 60  # scans are sized in 60ths of the L2
@@ -61,8 +62,9 @@ class Record:
 
 def load(path) -> Record:
     """A record file. Raises InputError for a file that is none, OSError when it cannot be read."""
+    document = read_json(path, "a record of hbmeter calibrate")
     try:
-        return record(Path(path).stem, json.loads(Path(path).read_text(encoding="utf-8")))
+        return record(Path(path).stem, document)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(f"{path} is not a record of hbmeter calibrate: {error!r}") from error
 

@@ -15,6 +15,7 @@ from ..simulator.problem import Attention
 SLACK = 1.02  # of roofs
 NEAR_ROOF = 0.95  # of a peak that no attention kernel has been seen to reach
 LAUNCH_S = 2e-6  # no kernel is launched and done in less
+LEAST_SECONDS, MOST_SECONDS = 1e-9, 1e9  # outside, a unit is wrong
 VERDICTS = ("plausible", "doubtful", "impossible")
 
 
@@ -67,7 +68,14 @@ def claim(problem: Attention, gpu, *, tflops=None, ms=None, clock_mhz=None, dram
             raise InputError(f"{name} {value:g} must be a number above 0")
     if (tflops is None) == (ms is None):
         raise InputError("give what was measured: either --tflops or --ms")
+    if tflops is not None and not problem.flops:
+        raise InputError(f"--tflops {tflops:g}: the softmax alone has no products to count; give "
+                         "--ms")
     seconds = ms * 1e-3 if ms is not None else problem.flops / (tflops * 1e12)
+    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        named, value = ("--ms", ms) if ms is not None else ("--tflops", tflops)
+        raise InputError(f"{named} {value:g} is a call of {seconds:.3g} s; a time from "
+                         f"{LEAST_SECONDS:g} to {MOST_SECONDS:g} s can be judged")
     return Claim(problem, gpu, seconds, tflops is not None,
                  clock_mhz and clock_mhz * 1e6, dram_gb and dram_gb * 1e9)
 

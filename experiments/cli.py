@@ -79,6 +79,12 @@ def main(argv: list[str] | None = None) -> int:
         if error.errno == errno.ENOSPC and not error.filename:
             _drop_stdout()
         return _fail(BAD_INPUT, f"{error.filename or 'output'}: {error.strerror or error}")
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("cupy", "cupy_backends"):
+            raise  # a mistake of ours
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        return _fail(UNAVAILABLE, f"the GPU failed: {why}; nvidia-smi shows whether it is there "
+                                  "and who else uses it")
     except KeyboardInterrupt:
         print("hbmeter: stopped", file=sys.stderr)
         return 130

@@ -24,11 +24,14 @@ class Launches:
 
 def arch_of(kernel, gpu) -> str:
     """What to compile ``kernel`` for to run on ``gpu`` (a Profile), such as "sm_90"."""
-    if kernel.only_arch:
-        return kernel.only_arch
     if gpu.vendor != "nvidia":
         raise InputError(f"{gpu.name}: kernels are CUDA; compiling needs an NVIDIA GPU's profile")
-    return "sm_" + gpu.compute_capability.replace(".", "")
+    arch = "sm_" + gpu.compute_capability.replace(".", "")
+    if kernel.only_arch is None:
+        return arch
+    if kernel.only_arch.rstrip("a") != arch:
+        raise InputError(f"kernel {kernel.name} needs {kernel.only_arch}; {gpu.name} is {arch}")
+    return kernel.only_arch
 
 
 def launches(kernel, problem: Attention, gpu, tiles: Tiles) -> Launches:

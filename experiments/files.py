@@ -1,13 +1,27 @@
-"""Output files: a folder that can be written, whole files or none, tables as CSV."""
+"""Files: JSON to read; a folder that can be written, whole files or none, tables as CSV."""
 
 import csv
 import io
+import json
 import os
 from pathlib import Path
 
 from ..simulator.errors import InputError
 
 _FORMULA = tuple("=+-@\t\r")  # what a formula may begin with
+
+
+def read_json(path: str | Path, what: str):
+    """The JSON document of a file that should hold ``what``. Raises InputError for what is no
+    JSON, OSError for a file that cannot be read."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:  # whose own text holds the whole file
+        raise InputError(f"{path} is not {what}: not UTF-8 text (byte {error.start})") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not {what}: not JSON: {error}") from None
+    except RecursionError:
+        raise InputError(f"{path} is not {what}: nested too deeply") from None
 
 
 def output_folder(path: str) -> Path:

@@ -12,6 +12,7 @@ from ..simulator import schedules
 from ..simulator.errors import InputError
 from ..simulator.problem import Attention
 from ..simulator.tiles import Tiles
+from .claims_of_speed import LEAST_SECONDS, MOST_SECONDS
 
 BEATS_BOUND = 0.02  # a run this much faster than the bound is no run
 AGREES = 0.25  # relative difference that a prediction is allowed
@@ -56,20 +57,24 @@ def read_csv(path: str, schedule: str, defaults: dict) -> list[OwnTime]:
     """
     lines = _text(path).splitlines()
     reader = csv.DictReader(lines, dialect=_dialect(lines))
-    names = [_column(name) for name in reader.fieldnames or ()]
+    try:
+        names = [_column(name) for name in reader.fieldnames or ()]
+        table = [(reader.line_num, cells) for cells in reader]
+    except csv.Error as error:
+        raise InputError(f"{path}: not a table in CSV: line {reader.line_num}: {error}") from None
     times = [name for name in names if name in TIME_COLUMNS]
     if not times:
         raise InputError(f"{path}: no column with a time; name one {', '.join(TIME_COLUMNS)}")
     if "seq" not in names and "seq" not in defaults:
         raise InputError(f"{path}: no column seq; it has {', '.join(names)[:200]}")
     rows, wrong = [], []
-    for cells in reader:
-        where = f"{path} line {reader.line_num}"
+    for line, cells in table:
+        where = f"{path} line {line}"
         row = {_column(name): (cell or "").strip() for name, cell in cells.items() if name}
         try:
             rows.append(_row(where, row, times[0], schedule, defaults))
         except (InputError, ValueError) as error:
-            wrong.append(f"line {reader.line_num}: {error}")
+            wrong.append(f"line {line}: {error}")
     if wrong:
         more = f"; and {len(wrong) - MAX_SHOWN_MISTAKES} more" * (len(wrong) > MAX_SHOWN_MISTAKES)
         raise InputError(f"{path}: {'; '.join(wrong[:MAX_SHOWN_MISTAKES])}{more}")
@@ -101,7 +106,7 @@ def _row(where, row, time_column, schedule, defaults) -> OwnTime:
     if row.get("br") and row.get("bc"):
         tiles = Tiles(_whole("br", row["br"]), _whole("bc", row["bc"]),
                       _whole("stages", row.get("stages") or "1"))
-    seconds = _number(time_column, row.get(time_column, "")) * TIME_COLUMNS[time_column]
+    seconds = _seconds(time_column, row.get(time_column, ""))
     name = row.get("schedule") or schedule
     shape["direction"] = schedules.direction(name)
     return OwnTime(where, Attention(**shape), name, tiles, seconds)
@@ -113,16 +118,17 @@ def _whole(name, text) -> int:
     return int(text)
 
 
-def _number(name, text) -> float:
-    """A time above 0; a decimal comma is a point."""
+def _seconds(name, text) -> float:
+    """A time of the column's unit; a decimal comma is a point."""
     cleaned = text.replace(",", ".") if "." not in text else text.replace(",", "")
     try:
-        value = float(cleaned)
+        seconds = float(cleaned) * TIME_COLUMNS[name]
     except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise InputError(f"{name} {text[:40]!r} must be a number above 0")
-    return value
+        seconds = math.nan
+    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        raise InputError(f"{name} {text[:40]!r} must be a number above 0, of {LEAST_SECONDS:g} to "
+                         f"{MOST_SECONDS:g} s")
+    return seconds
 
 
 def read_torch_trace(path: str, pattern: str | None) -> tuple[float, dict[str, float]]:
@@ -143,12 +149,19 @@ def read_torch_trace(path: str, pattern: str | None) -> tuple[float, dict[str, f
     for event in kernels:
         name, duration = str(event.get("name")), event.get("dur")
         if found.search(name) and isinstance(duration, (int, float)) and duration > 0:
+            if duration > MOST_SECONDS * 1e6:
+                raise InputError(f"{path}: dur {str(duration)[:40]} of {name[:60]!r} is no time "
+                                 "in µs")
             by_name[name] = by_name.get(name, 0.0) + duration * 1e-6
     if not by_name:
         names = ", ".join(dict.fromkeys(str(event.get("name"))[:60] for event in kernels[:200]))
         raise InputError(f"{path}: no GPU kernel matches {found.pattern!r}; --kernel REGEX "
                          f"chooses of: {names[:400] or 'none in the trace'}")
-    return sum(by_name.values()), by_name
+    seconds = sum(by_name.values())
+    if seconds < LEAST_SECONDS:
+        raise InputError(f"{path}: its kernels take {seconds:.3g} s; at least {LEAST_SECONDS:g} s "
+                         "was expected (dur is in µs)")
+    return seconds, by_name
 
 
 def _text(path: str) -> str:

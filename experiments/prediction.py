@@ -74,9 +74,15 @@ def _residents(asked: Asked, problem: Attention, gpu, how: tuple[Execution, ...]
         sizes = {"br": asked.tiles.br, "bc": asked.tiles.bc, "stages": asked.tiles.stages}
         try:
             built = compiled_blocks.launches(asked.kernel, problem, gpu, Tiles(**sizes))
-            return built.residents, "compiled registers", max(built.spills)
         except Unavailable:
             pass  # no compiler here: the estimate
+        else:
+            if min(built.residents) < 1:
+                raise InputError(f"kernel {asked.kernel.name} with {asked.tiles} does not fit on "
+                                 f"an SM of {gpu.name}: it needs {max(built.smem_bytes):,} B of "
+                                 f"shared memory and {max(built.registers)} registers a thread; "
+                                 "use smaller tiles")
+            return built.residents, "compiled registers", max(built.spills)
     return [max(m, 1) for m in estimate_residents(program, gpu, how)], "estimated registers", 0
 
 

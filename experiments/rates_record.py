@@ -16,8 +16,10 @@ from ..kernels.probes.bench import Fact
 from ..simulator.errors import InputError
 from ..simulator.occupancy import occupancy
 from . import records
+from .files import read_json
 
 FORMAT = "rates 1"
+WHAT = "a record of hbmeter calibrate"
 SLACK = 0.01  # above a peak: of clocks and timers
 PER_CLOCK = "flop_per_clock_per_sm"
 POINT_KEYS = {"series", "at", "work", "unit", "samples"}
@@ -46,18 +48,18 @@ class Record:
 def recognises(path) -> bool:
     """Whether a file says that it is a record of this kind, whole or not."""
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-        return str(document["provenance"]["format"]).startswith("rates")
+        return str(read_json(path, WHAT)["provenance"]["format"]).startswith("rates")
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
 def load(path) -> Record:
     """A record file. Raises InputError for a file that is none, OSError when it cannot be read."""
+    document = read_json(path, WHAT)
     try:
-        return record(Path(path).stem, json.loads(Path(path).read_text(encoding="utf-8")))
+        return record(Path(path).stem, document)
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
-        raise InputError(f"{path} is not a record of hbmeter calibrate: {error!r}") from error
+        raise InputError(f"{path} is not {WHAT}: {error!r}") from error
 
 
 def record(name: str, document: dict) -> Record:

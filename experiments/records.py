@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..simulator.errors import InputError
+from .files import read_json
 from .grid import Point
 
 FOLDER = Path(__file__).parent / "recorded"
@@ -43,8 +44,8 @@ class Record:
 
 def load(path) -> Record:
     """A record file. Raises InputError for a file that is none, OSError when it cannot be read."""
+    document = read_json(path, "a record of hbmeter verify")
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
         provenance, points = document["provenance"], document["points"]
         if provenance["format"] != FORMAT:
             raise ValueError(f"format {provenance['format']!r}, this hbmeter reads {FORMAT}")

@@ -176,7 +176,7 @@ class Profile(Section):
     compute_capability: Annotated[str, Field(pattern=r"^(\d+\.\d|gfx[0-9a-f]{3,5})$")] = _about(
         'in quotes: "9.0" (NVIDIA), or the LLVM target, gfx942 (AMD)'
     )
-    sm_count: Whole = _about("SMs (AMD: compute units) that are enabled")
+    sm_count: Whole = _about("SMs (AMD: compute units) that are enabled", le=10_000)
     boost_clock_hz: Positive = _about("highest SM clock in Hz, not MHz", ge=1e7)
     hbm_bytes: Whole = _about("device memory in bytes, not GB", ge=2**20)
     hbm_bytes_per_s: Positive = _about("device memory bandwidth in bytes/s, not GB/s", ge=1e9)

@@ -150,9 +150,10 @@ def _module(source: str, options: tuple[str, ...]):
     try:
         module.compile()
     except cupy.cuda.compiler.CompileException as error:
-        if "could not open source file" in str(error) or "cannot open source file" in str(error):
+        missing = [line.strip() for line in str(error).splitlines() if "open source file" in line]
+        if missing:
             raise Unavailable(
-                f"the CUDA headers are missing ({error}): install the CUDA toolkit or "
+                f"the CUDA headers are missing ({missing[0]}): install the CUDA toolkit or "
                 "pip install 'hbmeter[compile]', and set CUDA_PATH when it is not found"
             ) from error
         raise

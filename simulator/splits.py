@@ -37,6 +37,7 @@ LAUNCH_GAP_S = 1.3e-6  # from one kernel to the next, where a profile has none: 
 MMA_DEPTH = 16  # that one tensor-core instruction sums over
 TOLD_APART = 0.05  # predictions nearer than this share are taken as equal
 NEARLY_ALL = 0.9  # of the SMs
+MAX_COLUMN_BLOCKS = 1 << 20  # that are split in every way: some two thousand ways
 
 
 @dataclass(frozen=True)
@@ -223,11 +224,11 @@ def every(schedule: str, problem: Attention, gpu, tiles: Tiles,
     require_option(schedule, "splits")
     built = schedules.build(schedule, problem, replace(tiles, splits=1))
     steps = -(-built.phases[0].axes[1].extent // tiles.bc)
-    ways = {}  # column blocks of a split -> the fewest splits that give it
-    for number in range(1, steps + 1):
-        ways.setdefault(-(-steps // number), number)
+    if steps > MAX_COLUMN_BLOCKS:
+        raise InputError(f"kv_seq {problem.kv_seq} in column blocks of Bc {tiles.bc} can be split "
+                         f"in too many ways; at most {MAX_COLUMN_BLOCKS} column blocks are tried")
     points = {}
-    for number in ways.values():
+    for number in _numbers(steps):
         program = schedules.build(schedule, problem, replace(tiles, splits=number))
         candidate = Candidate(program, gpu)
         if candidate.why_not is None:
@@ -238,6 +239,17 @@ def every(schedule: str, problem: Attention, gpu, tiles: Tiles,
         fitting_candidate(schedule, problem, replace(tiles, splits=steps), gpu)  # says why
         raise InputError(f"{schedule}: {tiles} do not fit {gpu.name}: {candidate.why_not}")
     return tuple(points.values())
+
+
+def _numbers(steps: int) -> Iterator[int]:
+    """Of the numbers of splits that give a split the same column blocks of ``steps``, the least."""
+    number = 1
+    while True:
+        yield number
+        longest = -(-steps // number)
+        if longest == 1:
+            return
+        number = -(-steps // (longest - 1))  # the first that makes it shorter
 
 
 def best(points: tuple[SplitPoint, ...]) -> SplitPoint:

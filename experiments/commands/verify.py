@@ -20,6 +20,7 @@ schedule's, tensor by tensor; SM reads within 0.1% of the counter where a kernel
 
 import argparse
 import os
+import re
 import sys
 
 
@@ -54,8 +55,8 @@ def add_arguments(parser):
 
 
 def _repeats(text):
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    if not re.fullmatch("[0-9]{1,9}", text) or not int(text):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number from 1")
     return int(text)
 
 
