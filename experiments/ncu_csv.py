@@ -35,6 +35,7 @@ LABELS = {
 
 _HEADER = re.compile(r'"?ID"?([,;\t])"?Process ID')
 _NOISE = re.compile(r"==[A-Z]+== ")
+MOST_DIGITS = 30  # before or behind the point
 _NUMBER = re.compile(r"([+-]?)([0-9.,]*[0-9])([eE][+-]?[0-9]+)?")
 _SPACES = str.maketrans("", "", " \u00a0\u202f\u2009'’")  # group digits in some locales
 _MISSING = re.compile(r"(\(!\)\s*)?(n/?a|-?nan|-?inf|-)?", re.IGNORECASE)
@@ -239,7 +240,10 @@ def _number(text: str, mark: str) -> Decimal | None:
     whole, dot, part = digits.replace("," if mark == "." else ".", "").partition(mark)
     if mark in part:
         raise InputError(f"{text!r} is not a number with the decimal mark {mark!r}")
-    return Decimal(f"{sign}{whole or 0}{'.' if dot else ''}{part}{exponent or ''}")
+    value = Decimal(f"{sign}{whole or 0}{'.' if dot else ''}{part}{exponent or ''}")
+    if value and abs(value.adjusted()) > MOST_DIGITS:
+        raise InputError(f"{text[:40]!r} is not a number that a counter has")
+    return value
 
 
 def _decimal_mark(cells: list[_Cell]) -> str:

@@ -16,6 +16,7 @@ from .errors import InputError
 from .layer_kinds import Layer, find_layers
 
 MAX_FILE_BYTES = 16 << 20
+MAX_NAME = 200  # letters that are kept
 
 @dataclass(frozen=True)
 class Model:
@@ -71,6 +72,7 @@ def parse(config: Mapping, where: str = "config.json") -> Model:
     name = next((str(source[key]) for source in (config, fields.config)
                  for key in ("_name_or_path", "name", "model_type") if source.get(key)), where)
     stated = fields.first(("torch_dtype", "dtype")) or config.get("torch_dtype")
+    name = "".join(letter if letter.isprintable() else "?" for letter in name[:MAX_NAME])
     return Model(name, DTYPES.get(str(stated).removeprefix("torch.")), layers)
 
 

@@ -93,7 +93,8 @@ def cupy(launches: list):
         Device=lambda: SimpleNamespace(id=0, compute_capability="90"), runtime=runtime,
         driver=driver, Event=Event, Stream=Stream, get_current_stream=Stream,
         get_elapsed_time=lambda start, stop: stop.at_ms - start.at_ms)
-    module = SimpleNamespace(compile=lambda: None, get_function=lambda name: Function(name, launches))
+    module = SimpleNamespace(compile=lambda: None,
+                             get_function=lambda name: Function(name, launches))
     return SimpleNamespace(
         __version__="0", zeros=made(np.zeros), ones=made(np.ones), arange=made(np.arange),
         asarray=made(np.asarray), cuda=cuda, RawModule=lambda **options: module,

@@ -74,6 +74,24 @@ def test_a_time_in_a_table_that_is_none(ms, tmp_path, capsys):
     assert "line 2: ms" in error and "must be a number above 0" in error
 
 
+@pytest.mark.parametrize("value", ["1e400", "1e-400", "1e999999999", "9" * 400])
+def test_a_counter_that_none_has(value, tmp_path, capsys):
+    path = tmp_path / "export.csv"
+    path.write_text('"ID","Process ID","Kernel Name","dram__bytes_read.sum"\n"","","","byte"\n'
+                    f'"0","1","flash","{value}"\n')
+    error = refused(capsys, "verify", "--ncu", path, *SMALL)
+    assert "is not a number that a counter has" in error
+
+
+def test_a_models_name_cannot_write_on_the_terminal(tmp_path, capsys):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "\x1b[31m\n\u202e" + "x" * 10_000, "hidden_size": 64,
+                                "num_attention_heads": 2, "num_hidden_layers": 1}))
+    assert main(["model", str(path), "--seq", "64"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("?[31m??xxx") and "x" * 300 not in out
+
+
 def test_a_gpu_of_a_billion_sms(tmp_path, capsys):
     path = tmp_path / "wide.yaml"
     text = (FOLDER / "h200.yaml").read_text(encoding="utf-8")
@@ -92,6 +110,12 @@ def test_a_gpu_of_a_billion_sms(tmp_path, capsys):
 def test_a_claim_that_no_clock_gives(claimed, capsys):
     error = refused(capsys, "explain", "--json", *SMALL, *claimed)
     assert "--ms" in error or "--tflops" in error
+
+
+@pytest.mark.parametrize("ms", ["0", "-1", "nan", "inf", "1e308"])
+def test_a_known_run_that_none_was(ms, capsys):
+    error = refused(capsys, "predict", "--known-ms", ms, "--known-seq", 64, *SMALL, "--json")
+    assert "--known-ms" in error and "must be a time above 0" in error
 
 
 def test_more_ways_to_split_than_anyone_waits_for(capsys):
@@ -166,3 +190,9 @@ def test_our_own_mistakes_are_not_hidden(monkeypatch):
     monkeypatch.setattr("hbmeter.experiments.commands.gpus.run", fails)
     with pytest.raises(ZeroDivisionError):
         main(["gpus"])
+
+
+def test_with_stderr_closed_stdout_stays_for_the_answer(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr", None)
+    assert main(["gpus", "nope"]) == 2
+    assert capsys.readouterr().out == ""

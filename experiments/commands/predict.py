@@ -10,6 +10,8 @@ and tiles, whose time scales every other shape's. --recorded prints the errors o
 time that is recorded in the repository.
 """
 
+MOST_MS = 1e12  # of a known run
+
 
 def add_arguments(parser):
     """Kernel or schedule, shape, GPU, tiles, launch."""
@@ -60,8 +62,9 @@ def _predict(args):
     problem, gpu = options.problem(args), options.profile(args)
     if (args.known_ms is None) != (args.known_seq is None):
         raise InputError("--known-ms and --known-seq go together: the time of one known run")
-    if args.known_ms is not None and not 0 < args.known_ms < float("inf"):
-        raise InputError(f"--known-ms {args.known_ms:g} must be a time above 0")
+    if args.known_ms is not None and not 0 < args.known_ms <= MOST_MS:
+        raise InputError(f"--known-ms {args.known_ms:g} must be a time above 0, of at most "
+                         f"{MOST_MS:g} ms")
     point = prediction.point(args, problem, gpu)
     known = None
     if args.known_ms is not None:
