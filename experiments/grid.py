@@ -188,6 +188,7 @@ def _l2() -> Iterator[Point]:
 def _flash2_wgmma() -> Iterator[Point]:
     """Hopper's own instructions: a persistent grid of a block an SM."""
     wide, narrow = Tiles(128, 128, 2), Tiles(192, 128, 2)
+    yield Point("flash2_wgmma", _problem(16, 2048, 128), wide)
     for mask in ("full", "causal"):
         yield Point("flash2_wgmma", _problem(64, 4096, 128, mask=mask), wide)
     yield Point("flash2_wgmma", _problem(32, 8192, 128), wide, "head")

@@ -155,12 +155,23 @@ __device__ __forceinline__ void add_weighted_values(Output& o, const Scores& s, 
     }
 }
 
+// A call of its own when counting: inlined, it takes registers that counters then spill. On sm_90
+// it is the call that spills.
+#if defined COUNT && __CUDA_ARCH__ != 900
+__noinline__
+#else
+__forceinline__
+#endif
+__device__ Place place_apart(int index, int heads, int blocks, int order) {
+    return place_of(index, heads, blocks, order);
+}
+
 // What the thread block works on, and this warp's part of it.
 struct Work {
     int head, r0, first;  // first row of the block and of the warp
     bool back;            // whether the block walks K and V from the last to the first
     __device__ __forceinline__ Work(int index, int heads, int n_q, int order) {
-        Place place = place_of(index, heads, (n_q + BR - 1) / BR, order);
+        Place place = place_apart(index, heads, (n_q + BR - 1) / BR, order);
         head = place.head, r0 = place.block * BR, first = r0 + threadIdx.x / 32 * WARP_ROWS;
         back = KV_TURN < 0 || (KV_TURN > 0 && place.block / max(KV_TURN, 1) % 2 == 1);
     }
