@@ -199,12 +199,9 @@ def rows(points: list[dict]) -> list[dict]:
 
 def recorded() -> list[dict]:
     """Every bench record of the repository, by file name: {"name", "provenance", "points"}."""
-    import json
+    from . import records
 
-    from .records import FOLDER
-
-    return [{"name": path.stem} | json.loads(path.read_text(encoding="utf-8"))
-            for path in sorted((FOLDER / "bench").glob("*.json"))]
+    return records.documents(records.FOLDER / "bench")
 
 
 def save(path: str, document: dict):

@@ -6,9 +6,7 @@ fastest on this GPU, made before anything is timed. The share of bandwidth is co
 time against what the memory probe's best read-only kernel reaches, measured first.
 """
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 
 from .. import kernels
@@ -17,12 +15,13 @@ from ..kernels.errors import Unavailable
 from ..simulator import splits
 from ..simulator.errors import InputError
 from ..simulator.problem import Attention
+from . import records
 from .bench import PEERS
 from .grid import SHAPE
 
 OURS = ("split_kv", "paged")
 TORCH = ("torch flash", "torch cudnn")
-FOLDER = Path(__file__).parent / "recorded" / "decode"
+FOLDER = records.FOLDER / "decode"
 ROUNDS = 7
 SPLITS = (1, 2, 4, 8, 16, 32, 64)  # tried on every shape, beside the chosen number
 BATCH_SECONDS = 5e-3  # of back-to-back calls in one graph
@@ -227,5 +226,4 @@ def rows(document: dict) -> list[dict]:
 
 def recorded() -> list[dict]:
     """Every decode record of the repository, by file name."""
-    return [{"name": path.stem} | json.loads(path.read_text(encoding="utf-8"))
-            for path in sorted(FOLDER.glob("*.json"))]
+    return records.documents(FOLDER)

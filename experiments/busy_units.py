@@ -85,8 +85,7 @@ def collect(wanted: list[grid.Point], report) -> list[dict]:
 
 def recorded() -> list[dict]:
     """Every record, by file name: {"name", "provenance", "points"}."""
-    return [{"name": path.stem} | json.loads(path.read_text(encoding="utf-8"))
-            for path in sorted(FOLDER.glob("*.json"))]
+    return records.documents(FOLDER)
 
 
 def main(arguments: list[str] | None = None) -> None:

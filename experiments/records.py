@@ -68,6 +68,13 @@ def load_all() -> list[Record]:
     return [load(path) for path in paths]
 
 
+def documents(folder: Path) -> list[dict]:
+    """Every record of a folder as its file has it, and its name: of measurements that are not
+    points of verify."""
+    return [{"name": path.stem} | json.loads(path.read_text(encoding="utf-8"))
+            for path in sorted(folder.glob("*.json"))]
+
+
 def document(provenance: dict, points: list[dict]) -> dict:
     """A record as its file has it."""
     return {"provenance": provenance, "points": points}

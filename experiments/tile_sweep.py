@@ -7,7 +7,6 @@ one that calibrated predictions take as known. Recorded in ``recorded/tiles/``.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -165,8 +164,7 @@ def _batch_ms(launch, batch: int) -> float:
 
 def recorded() -> list[dict]:
     """Every recorded sweep, by file name: {"name", "provenance", "points"}."""
-    return [{"name": path.stem} | json.loads(path.read_text(encoding="utf-8"))
-            for path in sorted(FOLDER.glob("*.json"))]
+    return records.documents(FOLDER)
 
 
 def main(arguments: list[str] | None = None) -> None:
