@@ -4,7 +4,12 @@ Importing this package is cheap; PyYAML and pydantic are imported by the first `
 To add a GPU, add one ``name.yaml`` to this folder: names are found by listing it.
 """
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .schema import Profile
 
 FOLDER = Path(__file__).parent
 
@@ -13,12 +18,12 @@ class ProfileError(ValueError):
     """A profile that cannot be found or used; the text names the file, line, key and remedy."""
 
 
-def names():
+def names() -> list[str]:
     """Sorted primary names of the shipped profiles (the stems of this folder's YAML files)."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-def load(name_or_path):
+def load(name_or_path: "str | os.PathLike[str]") -> "Profile":
     """The validated ``schema.Profile`` of a shipped GPU or of a user's YAML file.
 
     ``name_or_path``: a primary name or an alias of a shipped profile (case, spaces, ``-`` and

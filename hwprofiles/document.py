@@ -7,24 +7,28 @@ text and a date is text. Underscores between the digits of a whole number are ac
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import yaml
 
 MAX_DEPTH = 8
 MAX_NUMBER_CHARS = 64  # longer digit strings stay text: no GPU needs them, and int() is quadratic
 
+Path = tuple[str | int, ...]  # of keys and places in lists
+
 _PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _WHOLE = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
 _DECIMAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
+_WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "true": True, "false": False}
 _SPECIAL = re.compile(r"[-+]?\.inf|\.nan", re.IGNORECASE)
 
 
 class DocumentError(Exception):
     """The text is not one plain YAML mapping; ``line`` counts from 1 and may be None."""
 
-    def __init__(self, problem, line=None):
+    def __init__(self, problem: str, line: int | None = None):
         super().__init__(problem)
         self.line = line
 
@@ -34,12 +38,12 @@ class Document:
     """``values``: nested dicts, lists and scalars; ``lines``: line of each key path (a tuple);
     ``duplicates``: (path, line) of each repeated key, whose later values are dropped."""
 
-    values: object = None
-    lines: dict = field(default_factory=dict)
-    duplicates: list = field(default_factory=list)
+    values: Any = None
+    lines: dict[Path, int] = field(default_factory=dict)
+    duplicates: list[tuple[Path, int]] = field(default_factory=list)
 
 
-def read(text, what="profile"):
+def read(text: str, what: str = "profile") -> Document:
     """The ``Document`` of YAML ``text``, which holds a ``what`` (for the messages).
 
     Raises ``DocumentError`` where it cannot be one.
@@ -56,11 +60,11 @@ def read(text, what="profile"):
 class _Reader:
     """Recursive descent over the event stream, at most ``MAX_DEPTH`` deep."""
 
-    def __init__(self, text, what):
-        self.events = yaml.parse(text, Loader=_PARSER)
+    def __init__(self, text: str, what: str):
+        self.events: Iterator[Any] = yaml.parse(text, Loader=_PARSER)
         self.what, self.result = what, Document()
 
-    def document(self):
+    def document(self) -> Document:
         next(self.events)  # stream start
         if isinstance(next(self.events), yaml.StreamEndEvent):
             raise DocumentError(f"the file is empty; a {self.what} is a mapping of keys to values")
@@ -75,7 +79,7 @@ class _Reader:
                                 _line(after))
         return self.result
 
-    def node(self, event, path):
+    def node(self, event: Any, path: Path) -> Any:
         if isinstance(event, yaml.AliasEvent):
             raise DocumentError("YAML aliases are not accepted; write the value out", _line(event))
         if event.tag is not None:
@@ -88,16 +92,16 @@ class _Reader:
             return self.sequence(path)
         return self.mapping(path)
 
-    def sequence(self, path):
-        values = []
+    def sequence(self, path: Path) -> list[Any]:
+        values: list[Any] = []
         while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
             inner = (*path, len(values))
             self.result.lines.setdefault(inner, _line(event))
             values.append(self.node(event, inner))
         return values
 
-    def mapping(self, path):
-        values = {}
+    def mapping(self, path: Path) -> dict[str, Any]:
+        values: dict[str, Any] = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent):
                 raise DocumentError("a key must be a plain word", _line(event))
@@ -110,11 +114,11 @@ class _Reader:
         return values
 
 
-def _line(event):
-    return event.start_mark.line + 1
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
 
 
-def _plain(text):
+def _plain(text: str) -> bool | int | float | str | None:
     """The value of an unquoted scalar under the YAML 1.2 core schema."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]

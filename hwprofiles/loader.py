@@ -12,7 +12,7 @@ from .schema import Profile
 MAX_BYTES = 1 << 20
 
 
-def find(name_or_path):
+def find(name_or_path: str | os.PathLike[str]) -> Path:
     """The path of a profile, given as in ``load``; raises ``ProfileError`` for an unknown name."""
     if not isinstance(name_or_path, str | os.PathLike):
         raise ProfileError(f"a GPU is given by name or path, not by {short(name_or_path)}")
@@ -28,7 +28,7 @@ def find(name_or_path):
     return FOLDER / f"{by_name[key]}.yaml"
 
 
-def read_bytes(path):
+def read_bytes(path: Path) -> bytes:
     """The content of the file at ``path``; raises ``ProfileError`` if it is not a small file."""
     try:
         if path.is_dir():
@@ -45,7 +45,7 @@ def read_bytes(path):
     return data
 
 
-def parse(data, source):
+def parse(data: bytes, source: str) -> Profile:
     """The ``Profile`` in the YAML bytes ``data``; ``source`` names the file in messages.
 
     Raises ``ProfileError`` with one line per mistake: ``file:line: key: got value; remedy``.
@@ -53,19 +53,19 @@ def parse(data, source):
     return parsed(Profile, data, source, ProfileError, "profile")
 
 
-def _is_path(text):
+def _is_path(text: str) -> bool:
     """Whether ``text`` is meant as a file rather than as a GPU's name."""
     return text.lower().endswith((".yaml", ".yml")) or any(
         separator in text for separator in ("/", os.sep, os.altsep) if separator
     )
 
 
-def _key(name):
+def _key(name: str) -> str:
     """What two spellings of one name share."""
     return re.sub(r"[\s_-]+", "", name.lower())
 
 
-def _aliases():
+def _aliases() -> dict[str, str]:
     """Key of each alias in the shipped files, to the primary name."""
     found = {}
     for name in names():
@@ -75,7 +75,7 @@ def _aliases():
     return found
 
 
-def _unknown(text, by_name):
+def _unknown(text: str, by_name: dict[str, str]) -> ProfileError:
     near = difflib.get_close_matches(_key(text[:64]), by_name, n=1)
     hint = f"; did you mean {by_name[near[0]]!r}?" if near else ""
     valid = ", ".join(names())

@@ -2,11 +2,14 @@
 
 import difflib
 import re
-from typing import get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from . import document
+
+Schema = TypeVar("Schema", bound=BaseModel)
 
 MAX_SHOWN = 50  # mistakes printed in one message
 _PROBLEMS = {  # where pydantic's own words are not a YAML user's
@@ -20,7 +23,8 @@ _PROBLEMS = {  # where pydantic's own words are not a YAML user's
 }
 
 
-def parsed(schema, data, source, error_type, what, context=None):
+def parsed(schema: type[Schema], data: bytes, source: str, error_type: type[Exception], what: str,
+           context: dict[str, Any] | None = None) -> Schema:
     """The ``schema`` (a pydantic model) that the YAML bytes ``data`` hold.
 
     ``source`` names the file and ``what`` its kind; ``context`` goes to the schema's validators.
@@ -36,13 +40,13 @@ def parsed(schema, data, source, error_type, what, context=None):
     return validated(schema, doc, source, error_type, context)
 
 
-def validated(schema, doc, source, error_type, context=None):
+def validated(schema: type[Schema], doc: document.Document, source: str,
+              error_type: type[Exception], context: dict[str, Any] | None = None) -> Schema:
     """The ``schema`` of a ``document.Document``, as ``parsed`` has it."""
-    mistakes = [
+    mistakes: list[tuple[int, str | ErrorDetails]] = [
         (line, f"{_dotted(path)}: key given twice, first in line {doc.lines[path]}")
         for path, line in doc.duplicates
     ]
-    found = None
     try:
         found = schema.model_validate(doc.values, context=context)
     except ValidationError as error:
@@ -52,13 +56,14 @@ def validated(schema, doc, source, error_type, context=None):
     return found
 
 
-def short(value):
+def short(value: object) -> str:
     """A value as a message shows it, of at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _message(schema, source, mistakes):
+def _message(schema: type[BaseModel], source: str,
+             mistakes: list[tuple[int, str | ErrorDetails]]) -> str:
     mistakes.sort(key=lambda mistake: mistake[0])
     lines = [
         f"{f'{source}:{line}' if line else source}: "
@@ -70,7 +75,7 @@ def _message(schema, source, mistakes):
     return "\n".join(lines)
 
 
-def _line(doc, error):
+def _line(doc: document.Document, error: ErrorDetails) -> int:
     """The line of the key an error is about, or of the mapping that lacks it; 0 without lines."""
     path = error["loc"]
     while path and path not in doc.lines:
@@ -78,7 +83,7 @@ def _line(doc, error):
     return doc.lines.get(path, 1 if doc.lines else 0)
 
 
-def _describe(schema, error):
+def _describe(schema: type[BaseModel], error: ErrorDetails) -> str:
     """One mistake in words, from pydantic's description of it."""
     path = tuple(part for part in error["loc"] if part != "[key]")
     kind, got = error["type"], short(error["input"])
@@ -90,19 +95,19 @@ def _describe(schema, error):
     return f"{_dotted(path)}: got {got}; {_PROBLEMS.get(kind) or _plainly(error['msg'])}{about}"
 
 
-def _plainly(message):
+def _plainly(message: str) -> str:
     """pydantic's message without its own names for what the user wrote."""
     return re.sub(r"^(Value error, |(Input|String|List|Value) (?=should))| after validation", "",
                   message)
 
 
-def _nearest(schema, path):
+def _nearest(schema: type[BaseModel], path: document.Path) -> str:
     valid = list(_type_at(schema, path[:-1]).model_fields)
-    near = difflib.get_close_matches(path[-1][:64], valid, n=1)
+    near = difflib.get_close_matches(str(path[-1])[:64], valid, n=1)
     return f"; did you mean {near[0]!r}?" if near else f" (valid here: {', '.join(valid)})"
 
 
-def _about(schema, path):
+def _about(schema: type[BaseModel], path: document.Path) -> str:
     """The schema's description of the key at ``path``, in brackets."""
     owner = _type_at(schema, path[:-1])
     if not _is_section(owner) or path[-1] not in owner.model_fields:
@@ -110,19 +115,19 @@ def _about(schema, path):
     return f" ({owner.model_fields[path[-1]].description})"
 
 
-def _type_at(schema, path):
+def _type_at(schema: type[BaseModel], path: document.Path) -> Any:
     """The schema's type of the value at ``path``: a section, or another type."""
-    here = schema
+    here: Any = schema
     for part in path:
         here = here.model_fields[part].annotation if _is_section(here) else get_args(here)[-1]
     return here
 
 
-def _is_section(here):
+def _is_section(here: Any) -> bool:
     return isinstance(here, type) and issubclass(here, BaseModel)
 
 
-def _dotted(path):
+def _dotted(path: document.Path) -> str:
     """``l2.size_bytes`` for its path; one printable line whatever the keys are."""
     text = ".".join(str(part)[:64] for part in path)
     return text if text.isprintable() else repr(text)

@@ -6,14 +6,14 @@ that look at the keys above them, so each is reported at its own key together wi
 """
 
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 MAX_WHOLE = 2**53  # every whole number stays exact as a float and fits int64
 
 
-def _whole(value):
+def _whole(value: object) -> object:
     """Lets a whole number be written as 141e9."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -26,15 +26,15 @@ Text = Annotated[str, Field(min_length=1, max_length=300)]
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 
 
-def _about(description, **constraints):
+def _about(description: str, **constraints: Any) -> Any:
     return Field(description=description, **constraints)
 
 
-def _optional(description):
+def _optional(description: str) -> Any:
     return Field(default=None, description=description)
 
 
-def _require(condition, problem):
+def _require(condition: bool, problem: str) -> None:
     if not condition:
         raise ValueError(problem)
 
@@ -65,28 +65,28 @@ class L2Cache(Section):
 
     @field_validator("sector_bytes")
     @classmethod
-    def _sectors_fill_a_line(cls, value, info):
+    def _sectors_fill_a_line(cls, value: int, info: ValidationInfo) -> int:
         line = info.data.get("line_bytes", value)
         _require(line % value == 0, f"must divide line_bytes ({line})")
         return value
 
     @field_validator("size_bytes")
     @classmethod
-    def _lines_fill_the_partitions(cls, value, info):
+    def _lines_fill_the_partitions(cls, value: int, info: ValidationInfo) -> int:
         unit = info.data.get("line_bytes", 1) * info.data.get("partitions", 1)
         _require(value % unit == 0, f"must be a multiple of line_bytes x partitions ({unit})")
         return value
 
     @field_validator("dirty_bytes_max")
     @classmethod
-    def _fit_the_cache(cls, value, info):
+    def _fit_the_cache(cls, value: int | None, info: ValidationInfo) -> int | None:
         size = info.data.get("size_bytes", MAX_WHOLE)
         _require(value is None or value <= size, f"must be at most size_bytes ({size})")
         return value
 
     @field_validator("sm_partitions")
     @classmethod
-    def _are_partitions(cls, value, info):
+    def _are_partitions(cls, value: str | None, info: ValidationInfo) -> str | None:
         count = info.data.get("partitions", 10)
         _require(value is None or all(int(digit) < count for digit in value),
                  f"must have digits below partitions ({count})")
@@ -104,7 +104,7 @@ class SharedMemory(Section):
 
     @field_validator("bytes_per_block_max")
     @classmethod
-    def _one_block_fits(cls, value, info):
+    def _one_block_fits(cls, value: int, info: ValidationInfo) -> int:
         room = info.data.get("bytes_per_sm", MAX_WHOLE) - info.data.get(
             "reserved_bytes_per_block", 0
         )
@@ -153,7 +153,9 @@ class Measurement(Section):
 
     @field_validator("curve")
     @classmethod
-    def _is_a_curve(cls, value, info):
+    def _is_a_curve(
+        cls, value: tuple[tuple[float, float], ...] | None, info: ValidationInfo
+    ) -> tuple[tuple[float, float], ...] | None:
         if value is not None:
             at = [x for x, _ in value]
             _require(info.data.get("curve_of") is not None, "needs curve_of beside it")
@@ -197,13 +199,13 @@ class Profile(Section):
     measured: dict[Identifier, Measurement] = _about("mapping: name to measurement", default={})
 
     @property
-    def max_warps_per_sm(self):
+    def max_warps_per_sm(self) -> int:
         """Most resident warps of an SM."""
         return self.max_threads_per_sm // self.warp_size
 
     @field_validator("compute_capability")
     @classmethod
-    def _is_the_vendors(cls, value, info):
+    def _is_the_vendors(cls, value: str, info: ValidationInfo) -> str:
         vendor = info.data.get("vendor")
         is_amd = value.startswith("gfx")
         _require(vendor is None or is_amd == (vendor == "amd"), f"is not one of vendor {vendor}")
@@ -211,21 +213,21 @@ class Profile(Section):
 
     @field_validator("max_threads_per_block", "max_threads_per_sm")
     @classmethod
-    def _are_whole_warps(cls, value, info):
+    def _are_whole_warps(cls, value: int, info: ValidationInfo) -> int:
         warp = info.data.get("warp_size", 1)
         _require(value % warp == 0, f"must be a multiple of warp_size ({warp})")
         return value
 
     @field_validator("max_blocks_per_sm")
     @classmethod
-    def _each_block_has_a_warp(cls, value, info):
+    def _each_block_has_a_warp(cls, value: int, info: ValidationInfo) -> int:
         warps = info.data.get("max_threads_per_sm", MAX_WHOLE) // info.data.get("warp_size", 1)
         _require(value <= warps, f"must be at most max_threads_per_sm / warp_size ({warps})")
         return value
 
     @field_validator("registers_per_sm")
     @classmethod
-    def _units_fill_the_subpartitions(cls, value, info):
+    def _units_fill_the_subpartitions(cls, value: int, info: ValidationInfo) -> int:
         data = info.data
         unit = data.get("register_allocation_unit", 1) * data.get("subpartitions_per_sm", 1)
         problem = f"must be a multiple of register_allocation_unit x subpartitions_per_sm ({unit})"
