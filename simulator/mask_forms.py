@@ -42,6 +42,18 @@ def parse(text: str, n_q: int, n_kv: int) -> Mask | ListedMask:
     return mask
 
 
+def file_of(text: str) -> str | None:
+    """The file that a mask's text names, None where it names none.
+
+    >>> file_of("blocks:kept.npy@128"), file_of("documents:700,300")
+    ('kept.npy', None)
+    """
+    name, _, argument = text.partition(":")
+    if name == "blocks":
+        return _with_block(text, argument)[0]
+    return argument if name == "documents" and argument.endswith(".npy") else None
+
+
 def _whole(text: str, what: str, values: str, count: int | None = None) -> list[int]:
     """Whole numbers from 1, separated by commas."""
     found = values.split(",")

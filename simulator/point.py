@@ -25,14 +25,15 @@ COMPARED = {
 
 def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, *,
             order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2",
-            times: bool = False, on_progress=lambda share: None) -> dict:
+            times: bool = False, log=None, on_progress=lambda share: None) -> dict:
     """The bytes of one schedule on one GPU (a Profile), as ``hbmeter traffic --json`` prints them.
 
     ``tiles`` default to the least-traffic choice that fits; ``blocks_per_sm`` to the occupancy of
     the tiles' shared memory and estimated registers; ``engine`` is one of ENGINES. Long runs call
     ``on_progress`` with the share that is done. With ``times`` the bound is that of the program
     and a time is predicted where the model covers the schedule (ten times slower than counting
-    alone); without, it is that of any schedule. Parts that are not computed are None.
+    alone); without, it is that of any schedule. ``log`` (an engines.l2_log.Log) gets what thread
+    blocks do and when, as l2.simulate has it. Parts that are not computed are None.
     Raises InputError when the tiles do not fit or a name is not known.
 
     >>> from hbmeter.hwprofiles import load
@@ -75,7 +76,7 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
     }
     kernel = generic(program, gpu)
     if engine != "scratchpad":
-        result |= _beyond_l2(program, gpu, kernel, blocks_per_sm, order, engine, on_progress)
+        result |= _beyond_l2(program, gpu, kernel, blocks_per_sm, order, engine, log, on_progress)
     return result
 
 
@@ -99,13 +100,13 @@ def _time(candidate, asked: int | None, order: str, times: bool) -> dict:
             "predicted_s": found and seconds, "predicted_limiter": found and found.limiter}
 
 
-def _beyond_l2(program, gpu, kernel, blocks_per_sm: int, order: str, engine: str,
+def _beyond_l2(program, gpu, kernel, blocks_per_sm: int, order: str, engine: str, log,
                on_progress) -> dict:
     from .engines import l2
 
     unit_bytes = gpu.l2.line_bytes if engine == "l2-line" else l2.UNIT_BYTES
     count = l2.simulate(program, gpu, blocks_per_sm=blocks_per_sm, order=order,
-                        unit_bytes=unit_bytes, skip_repeats=engine == "l2",
+                        unit_bytes=unit_bytes, skip_repeats=engine == "l2", log=log,
                         on_progress=on_progress, **l2_options(gpu, kernel, program.problem.dtype))
     return {
         "l2": {"sectors_read": count.sectors_read, "sectors_written": count.sectors_written,

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import hbmeter.experiments
+import numpy as np
 import pytest
 from hbmeter.experiments.commands import sweep as command
 from hbmeter.hwprofiles import FOLDER, load
@@ -135,7 +136,7 @@ def test_passes_splits_and_times_are_those_of_a_point(tmp_path):
     assert "splits" in refused["why_not"]
 
 
-def test_orders_of_keys_and_listed_masks_are_swept_and_files_are_not(tmp_path):
+def test_orders_of_keys_and_listed_masks_are_swept(tmp_path):
     swept({"common": SHAPES | {"seq": 256, "br": 64, "bc": 64, "engine": "scratchpad"}, "grid": {
         "kv_order": ["forward", "sawtooth:2"], "mask": ["prefix:100", "documents:64"]}}, tmp_path)
     read = {(row["kv_order"], row["mask"]): row["sm_read_bytes"] for row in table.rows(tmp_path)}
@@ -143,9 +144,47 @@ def test_orders_of_keys_and_listed_masks_are_swept_and_files_are_not(tmp_path):
     for mask in ("prefix:100", "documents:64"):
         assert read["forward", mask] == read["sawtooth:2", mask] > 0
     assert read["forward", "prefix:100"] > read["forward", "documents:64"]
-    for wrong, says in (("kv_order", "is not known"), ("mask", "is in a file")):
+    for wrong, says in (("kv_order", "is not known"), ("mask", "there is no file b.npy")):
         with pytest.raises(InputError, match=says):
             spec.read({"grid": {wrong: "blocks:b.npy"}})
+
+
+def masked_by_file(folder, kept) -> spec.Spec:
+    """A spec in ``folder`` that sweeps a matrix of blocks beside it."""
+    np.save(folder / "kept.npy", kept)
+    file = folder / "spec.yaml"
+    file.write_text("common: {batch: 1, heads: 1, seq: 256, head_dim: 64, engine: scratchpad}\n"
+                    "grid: {mask: ['blocks:kept.npy@64', full], br: 64, bc: 64}\n")
+    return spec.read(file)
+
+
+def test_a_mask_in_a_file_is_what_the_file_holds(tmp_path):
+    one_block = np.zeros((4, 4), bool)
+    one_block[3, 0] = True
+    for kept, computed in ((one_block, 2), (one_block, 0), (np.ones((4, 4), bool), 1)):
+        outcome = runner.run(masked_by_file(tmp_path, kept), tmp_path)
+        assert outcome.computed == computed
+    listed, full = table.rows(tmp_path)
+    assert listed["mask"] == f"blocks:{tmp_path / 'kept.npy'}@64"
+    assert 0 < listed["sm_read_bytes"] - full["sm_read_bytes"] < 1000  # the list itself
+    assert len(table.rows(tmp_path, everything=True)) == 3
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    key = points.key(next(masked_by_file(elsewhere, one_block).points()), "profile")
+    assert key == points.key(next(masked_by_file(tmp_path, one_block).points()), "profile")
+
+
+def test_a_mask_file_that_changes_during_a_sweep_ends_it(tmp_path):
+    found = masked_by_file(tmp_path, np.ones((4, 4), bool))
+    profiles = {"h200": (points.profile_hash(found.profiles["h200"]), found.profiles["h200"])}
+    values = next(found.points())
+    name = points.key(values, profiles["h200"][0])
+    assert points.compute([(name, values)], profiles)[1][0]["key"] == name
+    np.save(tmp_path / "kept.npy", np.eye(4, dtype=bool))
+    with pytest.raises(InputError, match="changed during the sweep"):
+        points.compute([(name, values)], profiles)
+    (tmp_path / "kept.npy").unlink()
+    with pytest.raises(InputError, match="No such file"):
+        points.compute([(name, values)], profiles)
 
 
 def test_every_field_of_a_problem_can_be_swept():

@@ -28,6 +28,7 @@ from .heard import run_heard
 from .l2_blocks import MACHINE, SLOT, dirty_sectors, run_phase, write_before
 from .l2_cache import SECTORS_PER_UNIT_MAX, UNIT_BYTES, WAYS, cache_of
 from .l2_counts import COLUMNS, FETCHED, FILLED, READ, WRITTEN, WRITTEN_BACK
+from .l2_log import NO_EVENTS, Log
 from .l2_moves import PREFETCHES, instruction_cycles, moves
 from .l2_repeat import UPDATED, plan_phase, stored_once
 
@@ -110,7 +111,7 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
              matmul_flops_per_s: float | None = None, prefetch: Sequence[str] | None = None,
              younger_pace: float | Sequence[float] = YOUNGER_PACE, cold_phases: bool = False,
              dirty_before_bytes: float = 0, unit_bytes: int = UNIT_BYTES,
-             skip_repeats: bool = True, seed: int = 0,
+             skip_repeats: bool = True, seed: int = 0, log: Log | None = None,
              on_progress=lambda share: None) -> L2Count:
     """Run a program's thread blocks on ``gpu`` (a Profile), its L2 empty at the start.
 
@@ -124,8 +125,9 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
     ``dirty_before_bytes`` of it are dirty then, by something else. ``unit_bytes`` is what the
     cache moves at a time: the line size is exact. ``skip_repeats``: count groups of thread blocks
     that repeat others without simulating them (l2_repeat.py). ``seed``: another launch, whose
-    physical pages and first SMs are others. ``on_progress`` gets the share that is done some times
-    a second; what it raises, or Ctrl-C, ends the run.
+    physical pages and first SMs are others. ``log`` gets what thread blocks do and when, without
+    skipped ones; when it is full the run ends there, and so do the counts. ``on_progress`` gets the
+    share that is done some times a second; what it raises, or Ctrl-C, ends the run.
     Raises InputError for an unknown order or prefetch, or units that the reader cannot hold.
     """
     prefetch = [None] * len(program.phases) if prefetch is None else list(prefetch)
@@ -143,9 +145,11 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
         plan = plan_phase(program, phase, gpu, resident, issue, skip_repeats)
         sectors += _run(program, phase, moves(program, phase, cycles, prefetch[number]), tensors,
                         _paces(resident, younger[number]), sm_sides(gpu, seed), cache,
-                        _machine(gpu, resident, unit_bytes, phase["group"]), plan,
+                        _machine(gpu, resident, unit_bytes, phase["group"]), plan, log,
                         lambda done, at=phase: on_progress(_share(program, at, done)))
         plans.append(plan)
+        if log and log.full:
+            break
     dirty = dirty_sectors(cache, tensors, unit_bytes)[:-1]
     blocks = sum(int(plan["total"]) for plan in plans)
     return L2Count(program, sectors[:-1], dirty, int(sectors[-1, WRITTEN_BACK]),
@@ -200,7 +204,7 @@ def _share(program, phase, done: float) -> float:
     return (before + done) / len(program.phases)
 
 
-def _run(program, phase, steps, tensors, paces, sides, cache, machine, plan, on_progress):
+def _run(program, phase, steps, tensors, paces, sides, cache, machine, plan, log, on_progress):
     """Sectors of a phase, [tensor, count]."""
     sectors = np.zeros((plan["groups"], len(tensors), COLUMNS), np.int64)
     stages = max(1, int(steps["ahead"].max(initial=0)))
@@ -211,7 +215,10 @@ def _run(program, phase, steps, tensors, paces, sides, cache, machine, plan, on_
         program.problem.head_count // phase["group"], plan["order"], sides, paces,
         np.zeros((plan["slots"], len(program.vars)), np.int64),
         np.full((plan["slots"], len(program.tile_table), stages), -1.0), slots, cache, sectors,
-        machine, plan, np.append(stored_once(program, phase), UPDATED)), plan, on_progress)
+        machine, plan, np.append(stored_once(program, phase), UPDATED),
+        NO_EVENTS if log is None else log.left), plan, on_progress)
+    if log is not None:
+        log.keep(int(machine["logged"]), program.phase_records.tolist().index(phase.item()))
     return sectors.sum(axis=0)
 
 

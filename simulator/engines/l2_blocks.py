@@ -12,6 +12,7 @@ from ..tape import Kind
 from .dispatch import place_of
 from .l2_cache import DIRTY, WAYS, add_unit, popcount, read_unit, write_unit
 from .l2_counts import FETCHED, FILLED, READ, WRITTEN, WRITTEN_BACK
+from .l2_log import START, STOP, note_after, note_before, note_block
 from .l2_repeat import group_of, next_block
 from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region
 
@@ -21,7 +22,8 @@ _LOAD, _STORE, _REDUCE = int(Kind.LOAD), int(Kind.STORE), int(Kind.REDUCE)
 MACHINE = np.dtype(
     [(name, np.float64) for name in ("l2_latency", "hbm_latency", "sm_bytes_per_cycle",
                                      "dram_bytes_per_cycle", "dram_free")]
-    + [(name, np.int64) for name in ("unit_bytes", "sector_bytes", "group")]  # query heads a block
+    + [(name, np.int64) for name in ("unit_bytes", "sector_bytes", "group",  # query heads a block
+                                   "logged")]  # events
 )
 # A place for a thread block on an SM: where its block stands, when its next access is due, and when
 # all its work before that is done.
@@ -35,14 +37,15 @@ LAST_READ = np.dtype(
 
 @njit
 def run_phase(moves, phase, tensors, tiles, numbers, heads, order, sides, paces, variables, freed,
-              slots, cache, sectors, machine, plan, stored):
+              slots, cache, sectors, machine, plan, stored, log):
     """Run all thread blocks of a phase: always the slot whose next access is due first goes on.
 
     ``moves`` as l2_moves.py has them; ``numbers`` are the program's lists; ``order`` as
     dispatch.place_of has it; ``paces`` [blocks on the SM, age rank]: by how much slower than alone
     a block works; ``variables`` [slot, variable]; ``freed`` [slot, tile, stage]: when
     the buffers of the latest loads are free again. ``plan`` (l2_repeat.py) says how blocks are
-    grouped: ``sectors`` has [group, tensor, count].
+    grouped: ``sectors`` has [group, tensor, count]. ``log`` (l2_log.py) has room for events, or
+    none; the run ends when it is full.
     """
     n_slots, n_sms = len(slots), len(sides)
     stops = np.zeros_like(variables)
@@ -60,7 +63,9 @@ def run_phase(moves, phase, tensors, tiles, numbers, heads, order, sides, paces,
         number = queue[0]
         slot, sm = slots[number], number % n_sms
         if slot.address < 0:
-            _leave(ages[sm], present, sm, number)
+            left = _leave(ages[sm], present, sm, number)
+            if left and len(log):
+                note_block(log, machine, number, slot, variables[number], STOP)
             if issued == plan.total:
                 waiting -= 1
                 queue[0] = queue[waiting]
@@ -76,11 +81,21 @@ def run_phase(moves, phase, tensors, tiles, numbers, heads, order, sides, paces,
             present[sm] += 1
             freed[number] = -1.0
             slot.address, slot.clock = 0, slot.due
+            if len(log) > machine.logged:
+                note_block(log, machine, number, slot, variables[number], START)
         else:
-            _move_region(moves[slot.address], variables[number], slot, sides[sm], freed[number],
-                         paces[present[sm], _rank_of(ages[sm], number)], tensors, tiles, cache,
-                         sectors[slot.group], last, machine)
+            row, counts = moves[slot.address], sectors[slot.group]
+            if len(log):
+                note_before(log, machine, number, slot, row, variables[number], tensors, tiles,
+                            counts)
+            ready, end = _move_region(row, variables[number], slot, sides[sm], freed[number],
+                                      paces[present[sm], _rank_of(ages[sm], number)], tensors,
+                                      tiles, cache, counts, last, machine)
+            if len(log):
+                note_after(log, machine, row, counts, ready, end)
             slot.address += 1
+        if len(log) and machine.logged == len(log):
+            break
         _go_on(moves, numbers, variables[number], stops[number], slot, freed[number],
                paces[present[sm], _rank_of(ages[sm], number)])
         _sift_down(queue, waiting, slots)
@@ -97,12 +112,13 @@ def _rank_of(ages, number):
 
 @inlined
 def _leave(ages, present, sm, number):
-    """Take a slot whose block has ended off its SM, if it is there."""
+    """Take a slot whose block has ended off its SM: whether it was there."""
     for rank in range(present[sm]):
         if ages[rank] == number:
             ages[rank:present[sm] - 1] = ages[rank + 1:present[sm]].copy()
             present[sm] -= 1
-            return
+            return True
+    return False
 
 
 @inlined
@@ -156,11 +172,11 @@ def _go_on(moves, numbers, variables, stops, slot, freed, pace):
 def _move_region(row, variables, slot, side, freed, pace, tensors, tiles, cache, sectors, last,
                  machine):
     """Read, write or add to a tile, a run of bytes for each row or one when rows are whole; sets
-    the slot's clock to when it is done."""
+    the slot's clock to when it is done. Returns when its first bytes and its last are there."""
     tensor = tensors[row.tensor]
     r0, c0, rows, cols = region(row, variables, tensors, tiles)
     if rows == 0 or cols == 0:
-        return
+        return slot.due, slot.due
     pitch = tensor.cols * tensor.element_bytes
     head = slot.head // (tensor.group // machine.group)
     start = tensor.base_bytes + (head * tensor.rows_kept + r0) * pitch
@@ -174,7 +190,7 @@ def _move_region(row, variables, slot, side, freed, pace, tensors, tiles, cache,
                    tensors, cache, last, machine)
         last.tile[:] = -1
         slot.clock = max(slot.clock, slot.due) + transfer
-        return
+        return slot.clock - transfer, slot.clock
     ready = _load(row, start, rows, run_bytes, pitch, side, slot.due, tensors, cache, sectors, last,
                   machine)
     slot.clock = max(slot.clock, ready + transfer)
@@ -182,6 +198,7 @@ def _move_region(row, variables, slot, side, freed, pace, tensors, tiles, cache,
         freed[row.tile, stage] = freed[row.tile, stage - 1]
     if row.ahead:
         freed[row.tile, 0] = slot.clock + row.held * pace
+    return ready, ready + transfer
 
 
 @inlined

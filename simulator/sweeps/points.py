@@ -2,12 +2,15 @@
 
 import hashlib
 import json
+import os
 from dataclasses import fields
 from functools import lru_cache
 from operator import itemgetter
+from pathlib import Path
 
 from .. import blocks, jit, schedules
 from ..errors import InputError
+from ..mask_forms import file_of
 from ..point import describe, traffic
 from ..problem import Attention
 from ..tiles import Tiles
@@ -29,11 +32,30 @@ def profile_hash(profile) -> str:
 
 
 def key(values: dict, profile: str) -> str:
-    """The point's name: 32 hexadecimal digits of its values (defaults filled in), the hash of its
-    GPU's profile, and the version of the code that computes it."""
+    """The point's name: 32 hexadecimal digits of its values (defaults filled in; what the file of
+    a mask holds, not where it lies), the hash of its GPU's profile, and the version of the code
+    that computes it. Raises InputError when the file cannot be read."""
     shape = _shape(values["schedule"], _shape_of(values))
+    file = file_of(values["mask"])
+    if file is not None:
+        shape = [_digest(file) if part == values["mask"] else part for part in shape]
+        shape.append(values["mask"].replace(file, ""))
     point = [jit.CODE_VERSION, profile, values["schedule"], *shape, *_launch_of(values)]
     return hashlib.blake2b(json.dumps(point).encode(), digest_size=16).hexdigest()
+
+
+def _digest(file: str) -> str:
+    """A hash of what a file holds."""
+    try:
+        state = os.stat(file)
+        return _digest_of(file, state.st_mtime_ns, state.st_size)
+    except OSError as error:
+        raise InputError(f"mask file {file}: {error.strerror}") from None
+
+
+@lru_cache(maxsize=1000)
+def _digest_of(file: str, mtime_ns: int, size: int) -> str:
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 @lru_cache(maxsize=10_000)
@@ -55,12 +77,17 @@ def _problem(schedule: str, given: tuple) -> Attention:
 def compute(tasks: list[tuple[str, dict]], profiles: dict) -> tuple[str, list[dict]]:
     """The rows of (key, values) pairs and the version of the code that computed them.
 
-    ``profiles`` maps what values call their GPU to (hash, Profile).
+    ``profiles`` maps what values call their GPU to (hash, Profile). Raises InputError when the file
+    of a mask is not what it was when the keys were made.
     """
-    return jit.CODE_VERSION, [
-        {"key": name, "code": jit.CODE_VERSION, **row(values, *profiles[values["gpu"]])}
-        for name, values in tasks
-    ]
+    rows = []
+    for name, values in tasks:
+        profile, gpu = profiles[values["gpu"]]
+        rows.append({"key": name, "code": jit.CODE_VERSION, **row(values, profile, gpu)})
+        if file_of(values["mask"]) is not None and key(values, profile) != name:
+            raise InputError(f"mask {values['mask']!r}: the file changed during the sweep, or is "
+                             "another on a worker; rows so far are kept")
+    return jit.CODE_VERSION, rows
 
 
 def row(values: dict, profile_name: str, gpu) -> dict:
@@ -98,7 +125,8 @@ def _tiles(values: dict, problem: Attention, profile_name: str, gpu) -> Tiles:
     if None in (br, bc) or options != [None, None, "forward"] or (
             "splits" in schedules.options(values["schedule"])):
         _profiles[profile_name] = gpu
-        return _chosen(profile_name, values["schedule"], problem, sizes)
+        choose = _chosen if file_of(problem.mask) is None else _chosen.__wrapped__
+        return choose(profile_name, values["schedule"], problem, sizes)
     return Tiles(br, bc, 1 if stages is None else stages)
 
 

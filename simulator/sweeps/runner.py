@@ -1,7 +1,7 @@
 """Runs a sweep: what the store lacks is computed, here or on workers, and kept as it comes."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ def run(spec: Spec, folder: Path, *, jobs: int = 1, executor: Executor | None = 
         for values in spec.points():
             name = points.key(values, profiles[values["gpu"]][0])
             wanted.setdefault(name, None if name in known else values)
-        store.begin(_sweep_name(spec, profiles), spec, jit.CODE_VERSION, dict(profiles.values()),
+        store.begin(_sweep_name(spec, wanted), spec, jit.CODE_VERSION, dict(profiles.values()),
                     wanted)
         missing = [(name, values) for name, values in wanted.items() if values is not None]
         total, done = len(missing), 0
@@ -60,10 +60,9 @@ def run(spec: Spec, folder: Path, *, jobs: int = 1, executor: Executor | None = 
         return Outcome(len(wanted), len(wanted) - total, total, store.refused())
 
 
-def _sweep_name(spec: Spec, profiles: dict) -> str:
-    """What one run of a spec is known by: the same for the same file, code and profiles."""
-    parts = [spec.text, jit.CODE_VERSION, *sorted(name for name, _ in profiles.values())]
-    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+def _sweep_name(spec: Spec, keys: Iterable[str]) -> str:
+    """What one run of a spec is known by: the same for the same file and the same points."""
+    return hashlib.blake2b("\0".join([spec.text, *keys]).encode(), digest_size=16).hexdigest()
 
 
 def _tasks(missing: list[tuple[str, dict]]) -> list[list[tuple[str, dict]]]:

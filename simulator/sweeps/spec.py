@@ -2,7 +2,8 @@
 
 ``grid`` is every combination of its lists; each entry of ``points`` is one point, or a small grid
 where it has lists; ``common`` holds values for all of them. What is absent has the command line's
-default. Names are those of the command line: a GPU is a name or a file (relative to the spec).
+default. Names are those of the command line: a GPU is a name or a file, and files, those of masks
+too, are relative to the spec.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from .. import schedules
 from ..engines import NAMES as ENGINES
 from ..errors import InputError, unknown_name
 from ..grid_order import ORDERS
+from ..mask_forms import file_of
 from ..problem import Attention
 from ..tiles import Tiles
 
@@ -37,12 +39,15 @@ def _shape_type(name: str, hint):
     if hint is not str:
         return {int: Whole, bool: bool}.get(hint, Whole | None)
 
-    def check(value: str) -> str:
-        if name == "mask" and ".npy" in value:
-            raise InputError(f"mask {value!r} is in a file: a sweep knows a point by its values, "
-                             "which a file may change")
-        Attention(**{name: value})
-        return value
+    def check(value: str, info: ValidationInfo) -> str:
+        file = file_of(value) if name == "mask" else None
+        if file is None:  # what a file holds fits some shapes: each point says
+            Attention(**{name: value})
+            return value
+        local = info.context["folder"] / file
+        if not local.is_file():
+            raise InputError(f"mask {value!r}: there is no file {local}")
+        return value.replace(file, str(local))
 
     return Annotated[str, AfterValidator(check)]
 
