@@ -129,8 +129,9 @@ def add_tiles(parser: argparse.ArgumentParser):
     group.add_argument("--page-size", type=whole, metavar="N",
                        help="schedule paged: keys of a page (16)")
     group.add_argument("--kv-order", metavar="ORDER",
-                       help="schedule flash2: how row blocks walk K and V: forward, reversed, or "
-                            "sawtooth:N, N row blocks one way and the next N the other (forward)")
+                       help="tiled schedules: how blocks walk what passes them (K and V; Q where "
+                            "K and V stay): forward, reversed, or sawtooth:N, N blocks one way "
+                            "and the next N the other (forward)")
 
 
 def tiles(args, schedule: str, attention: Attention, gpu) -> Tiles:

@@ -11,8 +11,9 @@ class Tiles:
 
     ``bk`` is the depth of the inner step of plain tiled matrix products (schedule ``standard``).
     Decode schedules cut the keys into at most ``splits`` and keep them in pages of ``page`` rows.
-    ``kv_order`` is the order in which row blocks walk K and V: ``forward``, ``reversed``, or
-    ``sawtooth:N``: N row blocks forward, the next N backward (``sawtooth``: N = 1).
+    ``kv_order`` is the order in which row blocks walk K and V, or column blocks the rows, in
+    schedules that hold K and V (flash1, backward passes): ``forward``, ``reversed``, or
+    ``sawtooth:N``: N blocks forward, the next N backward (``sawtooth``: N = 1).
     Raises InputError unless sizes are whole numbers from 1 and the order is one of these.
 
     >>> print(Tiles(br=128, bc=64, stages=2))
@@ -44,7 +45,7 @@ class Tiles:
         if kind == "sawtooth" and turn.isascii() and turn.isdigit() and 0 < int(turn) <= 1 << 30:
             return int(turn)
         raise InputError(f"kv_order {self.kv_order!r} is not known; it is forward, reversed, "
-                         "sawtooth or sawtooth:N with N row blocks from 1 to 2^30")
+                         "sawtooth or sawtooth:N with N blocks from 1 to 2^30")
 
     def __str__(self):
         text = f"Br {self.br}, Bc {self.bc}" + f", {self.stages} stages" * (self.stages > 1)

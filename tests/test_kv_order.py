@@ -1,4 +1,4 @@
-"""In whatever order row blocks walk K and V: is the result the same, and what does the L2 see?"""
+"""In whatever order blocks walk what passes them: is the result the same, what does the L2 see?"""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,7 @@ from hbmeter import kernels
 from hbmeter.experiments.cli import main
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import schedules
-from hbmeter.simulator.engines import l2, numeric, scratchpad, stack_distance, steps
+from hbmeter.simulator.engines import gradients, l2, numeric, scratchpad, stack_distance, steps
 from hbmeter.simulator.engines.executions import executions
 from hbmeter.simulator.errors import InputError
 from hbmeter.simulator.problem import Attention
@@ -17,23 +17,49 @@ from hbmeter.simulator.tiles import Tiles
 from hbmeter.simulator.verifier import verify
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import TILES, problems
+from strategies import TILES, posed_for, problems
 
 ORDERS = st.one_of(st.sampled_from(["forward", "reversed", "sawtooth"]),
                    st.integers(1, 5).map(lambda turn: f"sawtooth:{turn}"))
 
 
+TURNING = [name for name in schedules.names() if "kv_order" in schedules.options(name)]
+
+
+def test_every_tiled_schedule_takes_an_order():
+    assert {"flash1", "flash2", "split_kv", "paged", "mla_decode", "flash1_backward",
+            "flash2_backward"} == {*TURNING}
+
+
+@pytest.mark.parametrize("schedule", TURNING)
 @settings(deadline=None, max_examples=40)
-@given(p=problems(dtypes=("fp64",)), tiles=TILES, kv_order=ORDERS)
-def test_any_order_is_exact_attention_and_moves_the_same_bytes(p, tiles, kv_order):
-    program = schedules.build("flash2", p, replace(tiles, kv_order=kv_order))
+@given(p=problems(dtypes=("fp64",)), tiles=TILES, kv_order=ORDERS, splits=st.integers(1, 3))
+def test_any_order_is_exact_and_moves_the_same_bytes(schedule, p, tiles, kv_order, splits):
+    p, tiles = posed_for(schedule, p), replace(tiles, splits=splits)
+    program = schedules.build(schedule, p, replace(tiles, kv_order=kv_order))
     verify(program)
-    inputs = numeric.random_inputs(p)
-    got = numeric.run(program, inputs)["O"]
-    assert numeric.relative_error(got, numeric.reference(p, inputs)) <= 1e-12
-    forward = scratchpad.count(schedules.build("flash2", p, tiles))
+    inputs, wanted = inputs_and_results(p)
+    got = numeric.run(program, inputs)
+    for name, right in wanted.items():
+        assert numeric.relative_error(got[name], right) <= 1e-11
+    forward = scratchpad.count(schedules.build(schedule, p, tiles))
     found = scratchpad.count(program)
     assert found.by_tensor == forward.by_tensor and found.flops == forward.flops
+
+
+def inputs_and_results(p):
+    """Random inputs of a pass, and what it must give."""
+    inputs = numeric.random_inputs(p)
+    if p.direction == "forward":
+        return inputs, {"O": numeric.reference(p, inputs)}
+    inputs |= gradients.backward_inputs(p, inputs)
+    return inputs, gradients.reference_gradients(p, inputs)
+
+
+@settings(deadline=None, max_examples=40)
+@given(p=problems(dtypes=("fp64",)), tiles=TILES, kv_order=ORDERS)
+def test_an_order_adds_no_load(p, tiles, kv_order):
+    program = schedules.build("flash2", p, replace(tiles, kv_order=kv_order))
     loads = (program.tape["kind"] == Kind.LOAD).nonzero()[0]
     plain = executions(schedules.build("flash2", p, tiles), 0).sum(axis=0)
     turned = executions(program, 0).sum(axis=0)
@@ -128,10 +154,9 @@ def test_the_command_line_takes_the_order(capsys):
 
 @pytest.mark.parametrize(("given", "says"), [
     ("traffic --schedule flash2 --kv-order zigzag", "kv_order 'zigzag' is not known"),
-    ("traffic --schedule flash2 --kv-order sawtooth:0", "sawtooth:N with N row blocks from 1"),
-    ("traffic --schedule flash1 --kv-order reversed", "flash1 takes no kv_order; flash2 does"),
-    ("predict --schedule flash1 --kv-order reversed", "flash1 takes no kv_order; flash2 does"),
-    ("predict --kernel flash2 --br 64 --bc 64 --kv-order reversed", "kernel flash2 needs forward"),
+    ("traffic --schedule flash2 --kv-order sawtooth:0", "sawtooth:N with N blocks from 1"),
+    ("traffic --schedule standard --kv-order reversed", "standard takes no kv_order; flash1, "),
+    ("predict --schedule standard --kv-order reversed", "standard takes no kv_order; flash1, "),
 ])
 def test_an_order_that_cannot_be_is_one_line(given, says, capsys):
     assert main([*given.split(), "--seq", "256"]) == 2

@@ -14,6 +14,7 @@ from ..errors import InputError
 from ..problem import Attention
 from ..program import Program, ProgramBuilder, Role, Space, Tile, Var
 from ..tiles import Tiles
+from ._seen import turned
 
 COMBINE_ROWS = 16  # of a thread block of the combine phase, at most
 
@@ -109,7 +110,8 @@ class Decode:
             p.fill(m, float("-inf"), self.o, r0)
             p.fill(l, 0.0, self.o, r0)
             from_, to = (s0, cut.first), (s0, cut.first + cut.keys)
-            with p.loop("c0", tiles.bc, cut.end, start=from_, stop=to) as c0:
+            back = turned(p, tiles, r0, tiles.br)
+            with p.loop("c0", tiles.bc, cut.end, start=from_, stop=to, back=back) as c0:
                 self.compute_scores(S, c0)
                 compute("scale", S, S, constant=self.problem.softmax_scale)
                 compute("mask", S, S, row=r0, col=c0)

@@ -1,5 +1,6 @@
 """Walks over the blocks that a mask leaves: the column blocks that a row block sees, the row blocks
-that see a column block. An interval that moves with the block, or part of a list."""
+that see a column block. An interval that moves with the block, or part of a list; in the order that
+the tiles say."""
 
 from contextlib import contextmanager
 
@@ -11,9 +12,8 @@ from ..tiles import Tiles
 
 @contextmanager
 def column_blocks(p: ProgramBuilder, tiles: Tiles, r0: Var):
-    """Loop over the column blocks of which row block ``r0`` sees a key, in the order that the tiles
-    say; yields their offset."""
-    mask, back = p.problem.visibility, _back(p, tiles, r0)
+    """Loop over the column blocks of which row block ``r0`` sees a key; yields their offset."""
+    mask, back = p.problem.visibility, turned(p, tiles, r0, tiles.br)
     if mask.listed:
         touched = mask.touched(tiles.br, tiles.bc)
         with part_of_list(p, touched, (r0, tiles.br), ("c0", tiles.bc), tiles.stages, back) as c0:
@@ -27,24 +27,24 @@ def column_blocks(p: ProgramBuilder, tiles: Tiles, r0: Var):
 @contextmanager
 def row_blocks(p: ProgramBuilder, tiles: Tiles, c0: Var):
     """Loop over the row blocks that see a key of column block ``c0``; yields their offset."""
-    mask = p.problem.visibility
+    mask, back = p.problem.visibility, turned(p, tiles, c0, tiles.bc)
     if mask.listed:
         touched = mask.touched(tiles.br, tiles.bc).T
-        with part_of_list(p, touched, (c0, tiles.bc), ("r0", tiles.br), tiles.stages) as r0:
+        with part_of_list(p, touched, (c0, tiles.bc), ("r0", tiles.br), tiles.stages, back) as r0:
             yield r0
         return
     first, end = (c0, 1 - mask.hi_shift), (c0, tiles.bc - mask.lo_shift)
-    with p.loop("r0", tiles.br, p.problem.seq, first, end) as r0:
+    with p.loop("r0", tiles.br, p.problem.seq, first, end, back) as r0:
         yield r0
 
 
-def _back(p: ProgramBuilder, tiles: Tiles, r0: Var) -> Var | None:
-    """A variable that is odd in row blocks that walk K and V backward."""
+def turned(p: ProgramBuilder, tiles: Tiles, block: Var, step: int) -> Var | None:
+    """A variable that is odd in blocks that walk backward; None where all walk forward."""
     if tiles.kv_turn == 0:
         return None
     if tiles.kv_turn < 0:
         return p.let("back", None, 1)
-    return p.let("back", r0, divide=tiles.br * tiles.kv_turn)
+    return p.let("back", block, divide=step * tiles.kv_turn)
 
 
 @contextmanager

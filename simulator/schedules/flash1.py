@@ -9,9 +9,10 @@ import numpy as np
 from ..problem import Attention
 from ..program import Program, ProgramBuilder, Role, Space
 from ..tiles import Tiles
-from ._seen import part_of_list, whole_list
+from ._seen import part_of_list, turned, whole_list
 
 DEFAULT_TILES = Tiles(br=64, bc=128)
+OPTIONS = ("kv_order",)
 ANY_MASK = True
 
 
@@ -41,13 +42,15 @@ def _pairs(p: ProgramBuilder, body, tiles: Tiles):
     rows_from, rows_to = 1 - mask.hi_shift, bc - mask.lo_shift
     with p.loop("c0", bc, n_kv, (None, first_column), (None, first_column + 1)) as c0:
         body.load_columns(c0)
-        with p.loop("r0", br, n_q, (c0, rows_from), (c0, rows_to)) as r0:
+        back = turned(p, tiles, c0, bc)
+        with p.loop("r0", br, n_q, (c0, rows_from), (c0, rows_to), back) as r0:
             body.update_row_block(r0, c0, first=True)
     with p.loop("c0", bc, n_kv, (None, first_column + bc), after_last) as c0:
         body.load_columns(c0)
-        with p.loop("r0", br, n_q, (c0, rows_from), (c0, -mask.lo_shift)) as r0:
+        back = turned(p, tiles, c0, bc)
+        with p.loop("r0", br, n_q, (c0, rows_from), (c0, -mask.lo_shift), back) as r0:
             body.update_row_block(r0, c0, first=False)
-        with p.loop("r0", br, n_q, (c0, br - 1 - mask.lo_shift), (c0, rows_to)) as r0:
+        with p.loop("r0", br, n_q, (c0, br - 1 - mask.lo_shift), (c0, rows_to), back) as r0:
             body.update_row_block(r0, c0, first=True)
 
 
@@ -64,9 +67,10 @@ def _listed_pairs(p: ProgramBuilder, body, tiles: Tiles):
             body.store_row_block(r0)
     with whole_list(p, "columns", columns * bc, "c0", stages) as c0:
         body.load_columns(c0)
+        back = turned(p, tiles, c0, bc)
         for kind, pairs in (("again_", touched & before), ("first_", touched & ~before)):
             if pairs.any():
-                with part_of_list(p, pairs.T, (c0, bc), ("r0", br), stages, kind=kind) as r0:
+                with part_of_list(p, pairs.T, (c0, bc), ("r0", br), stages, back, kind) as r0:
                     body.update_row_block(r0, c0, first=kind == "first_")
 
 

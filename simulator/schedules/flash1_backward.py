@@ -13,6 +13,7 @@ from ._seen import row_blocks
 
 DIRECTION = "backward"
 DEFAULT_TILES = Tiles(br=64, bc=64)
+OPTIONS = ("kv_order",)
 ANY_MASK = True
 
 

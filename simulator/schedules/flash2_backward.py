@@ -14,6 +14,7 @@ from ._seen import row_blocks
 
 DIRECTION = "backward"
 DEFAULT_TILES = Tiles(br=64, bc=128)
+OPTIONS = ("kv_order",)
 ANY_MASK = True
 
 

@@ -14,7 +14,7 @@ from ..tiles import Tiles
 from ._decode import Decode
 
 DEFAULT_TILES = Tiles(br=64, bc=64, stages=2)
-OPTIONS = ("splits",)
+OPTIONS = ("splits", "kv_order")
 
 
 class MlaDecode(Decode):

@@ -10,7 +10,7 @@ from ..tiles import Tiles
 from .split_kv import SplitKV
 
 DEFAULT_TILES = Tiles(br=16, bc=64, stages=3, page=16)
-OPTIONS = ("splits", "page")
+OPTIONS = ("splits", "page", "kv_order")
 
 
 class Paged(SplitKV):

@@ -11,7 +11,7 @@ from ..tiles import Tiles
 from ._decode import Decode
 
 DEFAULT_TILES = Tiles(br=16, bc=64, stages=3)
-OPTIONS = ("splits",)
+OPTIONS = ("splits", "kv_order")
 
 
 class SplitKV(Decode):
