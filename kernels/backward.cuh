@@ -43,10 +43,10 @@ __device__ __forceinline__ float load_row_statistic(Memory& memory, const float*
 // D = rowsum(dO ∘ O), LANES lanes a row; dQ = 0.
 extern "C" __global__ void __launch_bounds__(THREADS)
 hbmeter_backward_preprocess(const Element* O, const Element* dO, float* D, float* dQ, int heads,
-                            int n_q, int order COUNTERS) {
+                            int n_q COUNTERS) {
     constexpr int VECTORS = VALUE_DIM / VEC;
     constexpr int LANES = VECTORS > 16 ? 32 : VECTORS > 8 ? 16 : VECTORS > 4 ? 8 : 4;
-    Place place = place_of(blockIdx.x, heads, (n_q + BR - 1) / BR, order);
+    Place place = place_of(blockIdx.x, heads, (n_q + BR - 1) / BR);
     int r0 = place.block * BR, rows = min(BR, n_q - r0), lane = threadIdx.x % LANES;
     long long first = (long long)place.head * n_q + r0;
     Memory memory;
@@ -70,9 +70,9 @@ hbmeter_backward_preprocess(const Element* O, const Element* dO, float* D, float
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-hbmeter_backward_convert_q(const float* sums, Element* dQ, int heads, int n_q, int order,
+hbmeter_backward_convert_q(const float* sums, Element* dQ, int heads, int n_q,
                            float scale COUNTERS) {
-    Place place = place_of(blockIdx.x, heads, (n_q + BR - 1) / BR, order);
+    Place place = place_of(blockIdx.x, heads, (n_q + BR - 1) / BR);
     int r0 = place.block * BR;
     long long first = ((long long)place.head * n_q + r0) * HEAD_DIM;
     Memory memory;
@@ -86,9 +86,8 @@ typedef float Gradient;  // what a thread block's dK and dV go to
 #define TENSOR_KV_GRADIENT(name) TENSOR_##name##_acc
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-hbmeter_backward_zero_kv(float* dK, float* dV, int heads, int group, int n_kv,
-                         int order COUNTERS) {
-    Place place = place_of(blockIdx.x, heads / group, (n_kv + BC - 1) / BC, order);
+hbmeter_backward_zero_kv(float* dK, float* dV, int heads, int group, int n_kv COUNTERS) {
+    Place place = place_of(blockIdx.x, heads / group, (n_kv + BC - 1) / BC);
     int c0 = place.block * BC, rows = min(BC, n_kv - c0);
     long long first = (long long)place.head * n_kv + c0;
     Memory memory;
@@ -99,8 +98,8 @@ hbmeter_backward_zero_kv(float* dK, float* dV, int heads, int group, int n_kv,
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 hbmeter_backward_convert_kv(const float* dK_sums, const float* dV_sums, Element* dK, Element* dV,
-                            int heads, int group, int n_kv, int order COUNTERS) {
-    Place place = place_of(blockIdx.x, heads / group, (n_kv + BC - 1) / BC, order);
+                            int heads, int group, int n_kv COUNTERS) {
+    Place place = place_of(blockIdx.x, heads / group, (n_kv + BC - 1) / BC);
     int c0 = place.block * BC, rows = min(BC, n_kv - c0);
     long long first = (long long)place.head * n_kv + c0;
     Memory memory;

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ..simulator.errors import InputError, unknown_name
-from ..simulator.grid_order import order_number
+from ..simulator.grid_order import ORDERS, order_number
 from ..simulator.problem import Attention
 from ..simulator.tiles import Tiles
 
@@ -22,7 +22,7 @@ MAX_SHARED_BYTES = 232_448  # the most that one thread block gets on any GPU so 
 MAX_REGISTERS = 255  # of one thread
 MAX_LENGTH = 1 << 29  # row + shift stays inside int32
 MAX_GRID = 2**31 - 1
-SHAPE = ("heads", "group", "n_q", "n_kv", "lo_shift", "hi_shift", "order", "scale")
+SHAPE = ("heads", "group", "n_q", "n_kv", "lo_shift", "hi_shift", "scale")
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def is_statistic(name: str) -> bool:
     return name in ("m", "l", "LSE", "D") or name.endswith(("_part", "_acc"))
 
 
-def scalar_arguments(problem: Attention, order: str) -> dict:
+def scalar_arguments(problem: Attention) -> dict:
     """The scalars that entry points take, by name (see ``SHAPE``)."""
     mask = problem.mask_bounds
     values = {
@@ -81,7 +81,6 @@ def scalar_arguments(problem: Attention, order: str) -> dict:
         "n_kv": problem.kv_seq,
         "lo_shift": min(max(mask.lo_shift, -MAX_LENGTH), MAX_LENGTH),
         "hi_shift": min(max(mask.hi_shift, -MAX_LENGTH), MAX_LENGTH),
-        "order": order_number(order, problem),
     }
     scalars = {name: np.int32(value) for name, value in values.items()}
     return scalars | {"scale": np.float32(problem.softmax_scale)}
@@ -145,9 +144,9 @@ class Kernel:
         """Shape of one of its outputs or scratch tensors."""
         return tensor_shape(name, problem)
 
-    def scalars(self, problem: Attention, tiles: Tiles, order: str) -> dict:
+    def scalars(self, problem: Attention, tiles: Tiles) -> dict:
         """The scalars that its entry points take, by name."""
-        return scalar_arguments(problem, order)
+        return scalar_arguments(problem)
 
     def arrange(self, xp, inputs: dict, problem: Attention, tiles: Tiles) -> dict:
         """The inputs as the kernel reads them, by name; ``xp`` is NumPy or CuPy."""
@@ -234,9 +233,13 @@ class Kernel:
             "HEADERS_VERSION": f"0x{headers_version()}",
         }
 
-    def options(self, problem: Attention, tiles: Tiles, count: bool = False) -> tuple[str, ...]:
+    def options(self, problem: Attention, tiles: Tiles, count: bool = False,
+                order: str = "row") -> tuple[str, ...]:
         """The options of a build that do not depend on who compiles."""
-        defines = self.defines(problem, tiles) | ({"COUNT": "1"} if count else {})
+        defines = self.defines(problem, tiles)
+        defines["ORDER"] = ORDERS[order_number(order, problem)].upper()
+        if count:
+            defines["COUNT"] = "1"
         return (
             "--std=c++17",
             f"-I{FOLDER}",

@@ -13,14 +13,15 @@ __device__ __forceinline__ int clip(int x, int high) { return min(max(x, 0), hig
 __device__ __forceinline__ int align_down(int x, int step) { return x / step * step; }
 
 // Which head of the whole batch, and which block of it, thread block `index` of a grid of
-// heads × blocks works on, in one of the orders of grid_order.py: either the blocks or the heads
-// follow each other, these from the first or (longest first) from the last block on.
+// heads × blocks works on. ORDER (given with -D) is one of the orders of grid_order.py: either the
+// blocks or the heads follow each other, these from the first or (longest first) from the last
+// block on. Chosen when a kernel runs, it would cost registers.
 enum Order { ROW, HEAD, LONGEST };
 struct Place { int head, block; };
-__device__ __forceinline__ Place place_of(int index, int heads, int blocks, int order) {
+template <Order order = ORDER>
+__device__ __forceinline__ Place place_of(int index, int heads, int blocks) {
     if (order == ROW) return {index / blocks, index % blocks};
-    int block = index / heads;
-    return {index % heads, order == LONGEST ? blocks - 1 - block : block};
+    return {index % heads, (order == HEAD ? index : int(gridDim.x) - 1 - index) / heads};
 }
 
 // ---- Products on registers ------------------------------------------------------------------

@@ -95,7 +95,8 @@ def _text(nvrtc, size, read, program) -> bytes:
 
 @cache
 def build(
-    kernel: Kernel, problem: Attention, tiles: Tiles, arch: str = "sm_90a", count: bool = False
+    kernel: Kernel, problem: Attention, tiles: Tiles, arch: str = "sm_90a", count: bool = False,
+    order: str = "row",
 ) -> Build:
     """Compiles a kernel for ``arch``; no GPU or driver is needed.
 
@@ -106,7 +107,7 @@ def build(
     check_arch(kernel, arch)
     nvrtc, includes = _nvrtc(), include_folders()
     options = [
-        *kernel.options(problem, tiles, count),
+        *kernel.options(problem, tiles, count, order),
         *(f"-I{folder}" for folder in includes),
         f"-arch={arch}",
         "--ptxas-options=-v",
@@ -133,10 +134,11 @@ def compile_cubin(
 
 
 def resources(
-    kernel: Kernel, problem: Attention, tiles: Tiles, arch: str = "sm_90a", count: bool = False
+    kernel: Kernel, problem: Attention, tiles: Tiles, arch: str = "sm_90a", count: bool = False,
+    order: str = "row",
 ) -> dict[str, Resources]:
     """Registers, spills, stack and static shared memory of each entry point; see ``build``."""
-    return build(kernel, problem, tiles, arch, count).resources
+    return build(kernel, problem, tiles, arch, count, order).resources
 
 
 def parse_log(log: str) -> dict[str, Resources]:

@@ -86,7 +86,7 @@ __device__ __forceinline__ void visit(Memory& memory, Head head, Shared tiles, M
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 hbmeter_flash1(const Element* Q, const Element* K, const Element* V, Element* O, float* m,
                float* l, int heads, int group, int n_q, int n_kv, int lo_shift, int hi_shift,
-               int order, float scale COUNTERS) {
+               float scale COUNTERS) {
     extern __shared__ __align__(16) unsigned char shared[];
     Shared tiles = carve(shared);
     long long row = (long long)blockIdx.x * n_q, key = (long long)(blockIdx.x / group) * n_kv;

@@ -236,7 +236,7 @@ __device__ __forceinline__ void store_nothing_seen(Memory& memory, const Head& h
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 hbmeter_flash1_mma(const Element* Q, const Element* K, const Element* V, Element* O, float* m,
                    float* l, int heads, int group, int n_q, int n_kv, int lo_shift, int hi_shift,
-                   int order, float scale COUNTERS) {
+                   float scale COUNTERS) {
     extern __shared__ __align__(128) unsigned char shared[];
     Shared tiles = carve(__cvta_generic_to_shared(shared));
     long long row = (long long)blockIdx.x * n_q, key = (long long)(blockIdx.x / group) * n_kv;

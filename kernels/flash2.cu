@@ -38,13 +38,13 @@ __device__ __forceinline__ void step(float (&o)[RM][DM], float (&m)[RM], float (
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 hbmeter_flash2(const Element* Q, const Element* K, const Element* V, Element* O, float* LSE,
                int heads, int group, int n_q, int n_kv, int lo_shift, int hi_shift,
-               int order, float scale COUNTERS) {
+               float scale COUNTERS) {
     extern __shared__ __align__(16) unsigned char shared[];
     Element* q = reinterpret_cast<Element*>(shared);
     Element* k = reinterpret_cast<Element*>(shared + Q_BYTES);
     Element* v = reinterpret_cast<Element*>(shared + Q_BYTES + KP_BYTES);
 
-    Place place = place_of(blockIdx.x, heads, (n_q + BR - 1) / BR, order);
+    Place place = place_of(blockIdx.x, heads, (n_q + BR - 1) / BR);
     int r0 = place.block * BR, rows = min(BR, n_q - r0);
     long long first_row = (long long)place.head * n_q + r0;
     long long first_key = (long long)(place.head / group) * n_kv;

@@ -301,8 +301,8 @@ __device__ __forceinline__ void put_key_gradients(Memory& memory, Gradient* dK, 
 // What the thread block works on: a head, and keys from c0 on.
 struct Work {
     int head, c0;
-    __device__ __forceinline__ Work(int index, int heads, int n_kv, int head_fastest) {
-        Place place = place_of(index, heads, (n_kv + BC - 1) / BC, head_fastest);
+    __device__ __forceinline__ Work(int index, int heads, int n_kv) {
+        Place place = place_of(index, heads, (n_kv + BC - 1) / BC);
         head = place.head, c0 = place.block * BC;
     }
 };
@@ -311,13 +311,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 hbmeter_flash2_backward(const Element* Q, const Element* K, const Element* V, const Element* dO,
                         const float* LSE, const float* D, float* dQ, Gradient* dK, Gradient* dV,
                         int heads, int group, int n_q, int n_kv, int lo_shift, int hi_shift,
-                        int head_fastest, float scale COUNTERS) {
+                        float scale COUNTERS) {
     extern __shared__ __align__(128) unsigned char shared[];
     unsigned k = __cvta_generic_to_shared(shared), v = k + K_BYTES, q = v + V_BYTES;
     unsigned p = q + STAGES * STAGE_BYTES;
     float* statistics = reinterpret_cast<float*>(shared + SHARED_BYTES - STATISTICS_BYTES);
     Tiles at = {k, v, q, q + Q_BYTES, p, p + SCORES_BYTES, statistics, statistics + BR};
-    Work work(blockIdx.x, heads, n_kv, head_fastest);
+    Work work(blockIdx.x, heads, n_kv);
     Mask mask = {lo_shift, hi_shift, n_kv};
     Memory memory;
 
@@ -383,7 +383,7 @@ hbmeter_flash2_backward(const Element* Q, const Element* K, const Element* V, co
 
     int index = blockIdx.x;
     forget(index);  // nothing of this is kept over the loop
-    work = Work(index, heads, n_kv, head_fastest);
+    work = Work(index, heads, n_kv);
     put_key_gradients(memory, dK + first_key() * HEAD_DIM, dV + first_key() * VALUE_DIM, shared, at,
                       dk, dv, n_kv - work.c0, scale);
     FINISH(memory);

@@ -32,7 +32,7 @@ class BackwardKernel(Kernel):
         q_grid = heads * ceil_div(problem.seq, tiles.br)
         kv_grid = heads * ceil_div(problem.kv_seq, tiles.bc)
         dk, dv = ("dK_acc", "dV_acc") if grouped else ("dK", "dV")
-        of_q, of_kv = ("heads", "n_q", "order"), ("heads", "group", "n_kv", "order")
+        of_q, of_kv = ("heads", "n_q"), ("heads", "group", "n_kv")
 
         def around(part, grid, *arguments):
             return Launch(f"hbmeter_backward_{part}", grid, THREADS, 0, arguments)

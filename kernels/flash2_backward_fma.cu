@@ -79,14 +79,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 hbmeter_flash2_backward_fma(const Element* Q, const Element* K, const Element* V,
                             const Element* dO, const float* LSE, const float* D, float* dQ,
                             Gradient* dK, Gradient* dV, int heads, int group, int n_q, int n_kv,
-                            int lo_shift, int hi_shift, int order, float scale COUNTERS) {
+                            int lo_shift, int hi_shift, float scale COUNTERS) {
     extern __shared__ __align__(16) unsigned char shared[];
     Element* k = reinterpret_cast<Element*>(shared);
     Element *v = k + BC * Q_STRIDE, *q = v + BC * V_STRIDE, *d_out = q + BR * Q_STRIDE;
     float* scores = reinterpret_cast<float*>(d_out + BR * V_STRIDE);
     float* transposed = scores + BR * SCORES_STRIDE;
     float *lse = transposed + BC * TRANSPOSED_STRIDE, *d = lse + BR;
-    Place place = place_of(blockIdx.x, heads, (n_kv + BC - 1) / BC, order);
+    Place place = place_of(blockIdx.x, heads, (n_kv + BC - 1) / BC);
     Mask mask = {lo_shift, hi_shift, n_kv};
     Memory memory;
 

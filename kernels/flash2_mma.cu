@@ -155,23 +155,12 @@ __device__ __forceinline__ void add_weighted_values(Output& o, const Scores& s, 
     }
 }
 
-// A call of its own when counting: inlined, it takes registers that counters then spill. On sm_90
-// it is the call that spills.
-#if defined COUNT && __CUDA_ARCH__ != 900
-__noinline__
-#else
-__forceinline__
-#endif
-__device__ Place place_apart(int index, int heads, int blocks, int order) {
-    return place_of(index, heads, blocks, order);
-}
-
 // What the thread block works on, and this warp's part of it.
 struct Work {
     int head, r0, first;  // first row of the block and of the warp
     bool back;            // whether the block walks K and V from the last to the first
-    __device__ __forceinline__ Work(int index, int heads, int n_q, int order) {
-        Place place = place_apart(index, heads, (n_q + BR - 1) / BR, order);
+    __device__ __forceinline__ Work(int index, int heads, int n_q) {
+        Place place = place_of(index, heads, (n_q + BR - 1) / BR);
         head = place.head, r0 = place.block * BR, first = r0 + threadIdx.x / 32 * WARP_ROWS;
         back = KV_TURN < 0 || (KV_TURN > 0 && place.block / max(KV_TURN, 1) % 2 == 1);
     }
@@ -238,10 +227,10 @@ __device__ __forceinline__ void store_results(Memory& memory, Element* O, float*
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element* O, float* LSE,
                    int heads, int group, int n_q, int n_kv, int lo_shift, int hi_shift,
-                   int order, float scale COUNTERS) {
+                   float scale COUNTERS) {
     extern __shared__ __align__(128) unsigned char shared[];
     unsigned q = __cvta_generic_to_shared(shared), k = q + Q_BYTES, v = k + K_BYTES;
-    Work work(blockIdx.x, heads, n_q, order);
+    Work work(blockIdx.x, heads, n_q);
     Mask mask = {lo_shift, hi_shift, n_kv};
     Memory memory;
 
@@ -302,7 +291,7 @@ hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element
     wait_for_all_copies();  // Q, K and V are read: O may take their place
     int index = blockIdx.x;
     forget(index);
-    work = Work(index, heads, n_q, order);
+    work = Work(index, heads, n_q);
     store_results(memory, O, LSE, shared, work, n_q, o, m, l);
     FINISH(memory);
 }

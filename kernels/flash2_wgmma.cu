@@ -58,10 +58,10 @@ __device__ __forceinline__ int* index_of(unsigned number) {
     return reinterpret_cast<int*>(shared_memory + END_AT) + number % Q_STAGES;
 }
 
-// What a tile of the grid works on. The last row blocks come first: with a causal mask they see the
-// most keys, and the short ones fill the end.
+// What a tile of the grid works on. In every order the last row blocks come first (with a causal
+// mask they see the most keys, and the short ones fill the end), which makes "longest" "head".
 struct Problem {
-    int heads, group, n_q, order;
+    int heads, group, n_q;
     Mask mask;
     __device__ __forceinline__ int blocks() const { return (n_q + BR - 1) / BR; }
     __device__ __forceinline__ int tiles() const { return heads * blocks(); }
@@ -70,7 +70,7 @@ struct Work {
     int head, r0, c0, end;  // columns that some row sees: whole blocks from c0 to end
     Work() = default;
     __device__ __forceinline__ Work(const Problem& p, int index) {
-        Place place = place_of(index, p.heads, p.blocks(), p.order);
+        Place place = place_of<ORDER == ROW ? ROW : HEAD>(index, p.heads, p.blocks());
         head = place.head, r0 = (p.blocks() - 1 - place.block) * BR;
         c0 = align_down(p.mask.lo(r0), BC), end = p.mask.hi(r0 + BR - 1);
     }
@@ -343,9 +343,9 @@ __device__ __forceinline__ void attend(Consumer& me, const Work& work) {
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 hbmeter_flash2_wgmma(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K,
                      const __grid_constant__ TensorMap V, Element* O, float* LSE, int heads,
-                     int group, int n_q, int n_kv, int lo_shift, int hi_shift, int order,
+                     int group, int n_q, int n_kv, int lo_shift, int hi_shift,
                      float scale COUNTERS) {
-    Problem problem = {heads, group, n_q, order, {lo_shift, hi_shift, n_kv}};
+    Problem problem = {heads, group, n_q, {lo_shift, hi_shift, n_kv}};
     Memory memory;
     if (threadIdx.x == 0) {
         QRing::init(), KRing::init(), VRing::init();

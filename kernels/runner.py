@@ -176,7 +176,7 @@ def _functions(kernel: Kernel, problem: Attention, tiles: Tiles, order: str, cou
         )
     if most_blocks_per_sm is not None:
         launches = [_crowded_out(launch, most_blocks_per_sm, properties) for launch in launches]
-    options = kernel.options(problem, tiles, count)
+    options = kernel.options(problem, tiles, count, order)
     if kernel.only_arch:
         options += (_arch_option(kernel, properties),)
     module = _module(kernel.source, options)
@@ -239,7 +239,7 @@ class Prepared:
             shape = kernel.tensor_shape(name, problem, tiles)
             self.tensors[name] = _unwritten(name, shape, problem.dtype)
         self.counters = cupy.zeros((len(kernel.tensors), 2), cupy.uint64)
-        self.scalars = kernel.scalars(problem, tiles, order)
+        self.scalars = kernel.scalars(problem, tiles)
         self.arguments = [self._arguments(launch) for _, launch in self.functions]
 
     def _arguments(self, launch: Launch) -> tuple:

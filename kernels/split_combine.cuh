@@ -79,9 +79,9 @@ __device__ __forceinline__ void combine_row(Memory& memory, const float* O_part,
 
 extern "C" __global__ void __launch_bounds__(COMBINE_THREADS, 1)
 hbmeter_split_kv_combine(const float* O_part, const float* LSE_part, Element* O, int heads,
-                         int n_rows, int order, int splits COUNTERS) {
+                         int n_rows, int splits COUNTERS) {
     int blocks = (n_rows + COMBINE_ROWS - 1) / COMBINE_ROWS;
-    Place place = place_of(blockIdx.x, heads, blocks, order);
+    Place place = place_of(blockIdx.x, heads, blocks);
     int r0 = place.block * COMBINE_ROWS, end = min(r0 + COMBINE_ROWS, n_rows);
     Memory memory;
 #pragma unroll 1

@@ -298,10 +298,9 @@ __device__ __forceinline__ void store_part(Memory& memory, const Merge& merge, f
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 hbmeter_split_kv(const Element* Q, const Element* K, const Element* V, PAGED_ARGUMENTS Element* O,
                  float* O_part, float* LSE_part, int heads, int n_rows, int n_q, int n_kv,
-                 int lo_shift, int hi_shift, int order, float scale, int splits,
-                 int split_keys COUNTERS) {
+                 int lo_shift, int hi_shift, float scale, int splits, int split_keys COUNTERS) {
     extern __shared__ __align__(128) unsigned char shared[];
-    Place place = place_of(blockIdx.x, heads, (n_rows + BR - 1) / BR * splits, order);
+    Place place = place_of(blockIdx.x, heads, (n_rows + BR - 1) / BR * splits);
     int head = place.head, split = place.block % splits, r0 = place.block / splits * BR;
     Mask mask = {lo_shift, hi_shift, n_kv};
     int begin = align_down(mask.lo(0), STEP) + split * split_keys;

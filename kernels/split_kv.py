@@ -71,7 +71,7 @@ class SplitKV(Kernel):
         shapes |= {"O_part": (*rows, splits, problem.value_dim), "LSE_part": (*rows, splits)}
         return shapes[name]
 
-    def scalars(self, problem, tiles, order):
+    def scalars(self, problem, tiles):
         split = self.cut(problem, tiles)
         values = {
             "kv_head_count": problem.batch * problem.kv_heads,
@@ -81,7 +81,7 @@ class SplitKV(Kernel):
             "split_keys": split.keys,
         }
         null = {name: np.uint64(0) for name in self.scratch if split.splits == 1}
-        return super().scalars(problem, tiles, order) | null | {
+        return super().scalars(problem, tiles) | null | {
             name: np.int32(value) for name, value in values.items()
         }
 
@@ -99,13 +99,13 @@ class SplitKV(Kernel):
             "hbmeter_split_kv", heads * ceil_div(rows, tiles.br) * splits,
             self.block_threads(tiles), self.shared_bytes(problem, tiles),
             (*self.reads, *self.outputs, *self.scratch, "kv_head_count", "n_rows", "n_q", "n_kv",
-             "lo_shift", "hi_shift", "order", "scale", "splits", "split_keys"),
+             "lo_shift", "hi_shift", "scale", "splits", "split_keys"),
         )
         if splits == 1:
             return (attend,)
         return attend, Launch(
             "hbmeter_split_kv_combine", heads * ceil_div(rows, COMBINE_ROWS), COMBINE_THREADS, 0,
-            (*self.scratch, *self.outputs, "kv_head_count", "n_rows", "order", "splits"),
+            (*self.scratch, *self.outputs, "kv_head_count", "n_rows", "splits"),
         )
 
 

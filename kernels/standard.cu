@@ -19,12 +19,12 @@ static_assert((BR * K_STRIDE + BK * BN) * sizeof(Element) == OUTPUT_SHARED_BYTES
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 hbmeter_standard_scores(const Element* Q, const Element* K, Element* S, int heads, int group,
-                        int n_q, int n_kv, int order, float scale COUNTERS) {
+                        int n_q, int n_kv, float scale COUNTERS) {
     extern __shared__ __align__(16) unsigned char shared[];
     Element* q = reinterpret_cast<Element*>(shared);
     Element* k = q + BR * K_STRIDE;
     int column_blocks = (n_kv + BC - 1) / BC;
-    Place place = place_of(blockIdx.x, heads, (n_q + BR - 1) / BR * column_blocks, order);
+    Place place = place_of(blockIdx.x, heads, (n_q + BR - 1) / BR * column_blocks);
     int r0 = place.block / column_blocks * BR, c0 = place.block % column_blocks * BC;
     long long row = (long long)place.head * n_q + r0;
     long long key = (long long)(place.head / group) * n_kv + c0;
@@ -107,12 +107,12 @@ __device__ __forceinline__ void softmax_row(Memory& memory, const Element* S, El
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 hbmeter_standard_softmax(const Element* S, Element* P, int heads, int n_q, int n_kv, int lo_shift,
-                         int hi_shift, int order COUNTERS) {
+                         int hi_shift COUNTERS) {
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ float parts[THREADS / 32];
     bool fits = n_kv * (long long)sizeof(Element) <= ROW_BYTES;
     Element* kept = fits ? reinterpret_cast<Element*>(shared) : nullptr;
-    Place place = place_of(blockIdx.x, heads, n_q, order);
+    Place place = place_of(blockIdx.x, heads, n_q);
     long long row = ((long long)place.head * n_q + place.block) * n_kv;
     Mask mask = {lo_shift, hi_shift, n_kv};
     int lo = mask.lo(place.block), hi = mask.hi(place.block);
@@ -126,11 +126,11 @@ hbmeter_standard_softmax(const Element* S, Element* P, int heads, int n_q, int n
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 hbmeter_standard_output(const Element* P, const Element* V, Element* O, int heads, int group,
-                        int n_q, int n_kv, int order COUNTERS) {
+                        int n_q, int n_kv COUNTERS) {
     extern __shared__ __align__(16) unsigned char shared[];
     Element* p = reinterpret_cast<Element*>(shared);
     Element* v = p + BR * K_STRIDE;
-    Place place = place_of(blockIdx.x, heads, (n_q + BR - 1) / BR * VALUE_BLOCKS, order);
+    Place place = place_of(blockIdx.x, heads, (n_q + BR - 1) / BR * VALUE_BLOCKS);
     int r0 = place.block / VALUE_BLOCKS * BR, v0 = place.block % VALUE_BLOCKS * BN;
     int width = min(BN, VALUE_DIM - v0);
     long long row = (long long)place.head * n_q + r0;

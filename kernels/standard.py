@@ -64,21 +64,21 @@ class Standard(Kernel):
                 heads * row_blocks * ceil_div(problem.kv_seq, tiles.bc),
                 THREADS,
                 self.scores_shared_bytes(problem, tiles),
-                ("Q", "K", "S", *shape, "order", "scale"),
+                ("Q", "K", "S", *shape, "scale"),
             ),
             Launch(
                 "hbmeter_standard_softmax",
                 heads * problem.seq,
                 THREADS,
                 self.softmax_shared_bytes(problem),
-                ("S", "P", "heads", "n_q", "n_kv", *shifts, "order"),
+                ("S", "P", "heads", "n_q", "n_kv", *shifts),
             ),
             Launch(
                 "hbmeter_standard_output",
                 heads * row_blocks * value_blocks,
                 THREADS,
                 self.output_shared_bytes(problem, tiles),
-                ("P", "V", "O", *shape, "order"),
+                ("P", "V", "O", *shape),
             ),
         )
 

@@ -183,11 +183,11 @@ __device__ __forceinline__ void add_dot(Sums<OutputShare>& o, unsigned p,
 extern "C" __global__ void
 __launch_bounds__(THREADS, resident_blocks(ScoresShare::STRIPS * ScoresShare::N * 4))
 hbmeter_standard_mma_scores(const Element* Q, const Element* K, Element* S, int heads, int group,
-                            int n_q, int n_kv, int order, float scale COUNTERS) {
+                            int n_q, int n_kv, float scale COUNTERS) {
     extern __shared__ __align__(128) unsigned char shared[];
     unsigned q = __cvta_generic_to_shared(shared), k = q + Q_BYTES;
     int column_blocks = (n_kv + BC - 1) / BC;
-    Place place = place_of(blockIdx.x, heads, (n_q + BR - 1) / BR * column_blocks, order);
+    Place place = place_of(blockIdx.x, heads, (n_q + BR - 1) / BR * column_blocks);
     int r0 = place.block / column_blocks * BR, c0 = place.block % column_blocks * BC;
     long long row = (long long)place.head * n_q + r0;
     long long key = (long long)(place.head / group) * n_kv + c0;
@@ -219,10 +219,10 @@ hbmeter_standard_mma_scores(const Element* Q, const Element* K, Element* S, int 
 extern "C" __global__ void
 __launch_bounds__(THREADS, resident_blocks(OutputShare::STRIPS * OutputShare::N * 4))
 hbmeter_standard_mma_output(const Element* P, const Element* V, Element* O, int heads, int group,
-                            int n_q, int n_kv, int order COUNTERS) {
+                            int n_q, int n_kv COUNTERS) {
     extern __shared__ __align__(128) unsigned char shared[];
     unsigned p = __cvta_generic_to_shared(shared), v = p + P_BYTES;
-    Place place = place_of(blockIdx.x, heads, (n_q + BR - 1) / BR * VALUE_BLOCKS, order);
+    Place place = place_of(blockIdx.x, heads, (n_q + BR - 1) / BR * VALUE_BLOCKS);
     int r0 = place.block / VALUE_BLOCKS * BR, v0 = place.block % VALUE_BLOCKS * BN;
     int width = min(BN, VALUE_DIM - v0);
     long long row = (long long)place.head * n_q + r0;
@@ -330,12 +330,12 @@ __device__ __forceinline__ void softmax_row(Memory& memory, ScoresRow<W> row, El
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 hbmeter_standard_mma_softmax(const Element* S, Element* P, int heads, int n_q, int n_kv,
-                             int lo_shift, int hi_shift, int order COUNTERS) {
+                             int lo_shift, int hi_shift COUNTERS) {
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ float parts[WARPS];
     bool fits = n_kv * (long long)sizeof(Element) <= ROW_BYTES;
     Element* kept = fits ? reinterpret_cast<Element*>(shared) : nullptr;
-    Place place = place_of(blockIdx.x, heads, n_q, order);
+    Place place = place_of(blockIdx.x, heads, n_q);
     long long at = ((long long)place.head * n_q + place.block) * n_kv;
     Mask mask = {lo_shift, hi_shift, n_kv};
     int lo = mask.lo(place.block), hi = mask.hi(place.block);

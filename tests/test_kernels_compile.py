@@ -180,7 +180,7 @@ def test_every_kernel_implements_a_schedule_and_its_tensors(name):
         used, launches = set(kernel.used(shape, SMALL)), kernel.launches(shape, SMALL)
         assert used == {tensor.name for tensor in program.tensors} <= set(kernel.tensors)
         arguments = {argument for launch in launches for argument in launch.arguments}
-        assert arguments - set(kernel.scalars(shape, SMALL, "row")) == used
+        assert arguments - set(kernel.scalars(shape, SMALL)) == used
         given = (Role.INPUT, Role.TABLE)
         written = {t.name for t in program.tensors if t.role not in given}
         assert written == used & {*kernel.outputs, *kernel.scratch}
@@ -228,7 +228,7 @@ def test_refusals_that_only_some_kernels_have():
     with pytest.raises(InputError, match="'flash2'"):
         kernels.get("flash3")
     with pytest.raises(InputError, match="order"):
-        scalar_arguments(problem(), "column")
+        kernels.get("flash2").options(problem(), SMALL, order="column")
 
 
 @pytest.mark.parametrize("name", kernels.names())
@@ -247,7 +247,7 @@ def test_shapes_and_shifts_of_the_arguments():
     assert tensor_shape("P", shape) == (1, 2, 5, 9)
     assert tensor_shape("O", shape) == (1, 2, 5, 64)
     assert tensor_shape("LSE", shape) == (1, 2, 5)
-    scalars = scalar_arguments(shape, "head")
-    assert (scalars["lo_shift"], scalars["hi_shift"], scalars["order"]) == (2, 5, 1)
-    full = scalar_arguments(problem(), "row")
+    scalars = scalar_arguments(shape)
+    assert (scalars["lo_shift"], scalars["hi_shift"]) == (2, 5)
+    full = scalar_arguments(problem())
     assert full["lo_shift"] == -full["hi_shift"] == -(2**29)
