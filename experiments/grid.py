@@ -60,8 +60,9 @@ class Point:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """The tensors whose error is judged: O, or the gradients of a backward pass."""
-        return ("O",) if self.problem.direction == "forward" else ("dQ", "dK", "dV")
+        """The tensors whose error is judged: O, gradients, or P of the softmax alone."""
+        return {"forward": ("O",), "backward": ("dQ", "dK", "dV"),
+                "softmax": ("P",)}[self.problem.direction]
 
     @property
     def held_out(self) -> bool:
@@ -88,8 +89,9 @@ class Point:
         p = self.problem
         heads = f"{p.heads}" if p.kv_heads == p.heads else f"{p.heads}/{p.kv_heads}"
         length = f"{p.seq}" if p.kv_seq == p.seq else f"{p.seq}→{p.kv_seq}"
-        backward = " backward" * (p.direction == "backward")
-        return f"{p.batch}×{heads} {length} d{p.head_dim} {p.dtype} {p.mask}{backward}"
+        width = "" if p.direction == "softmax" else f" d{p.head_dim}"
+        other_pass = f" {p.direction}" * (p.direction != "forward")
+        return f"{p.batch}×{heads} {length}{width} {p.dtype} {p.mask}{other_pass}"
 
 
 def points(quick: bool = False) -> tuple[Point, ...]:
@@ -112,7 +114,8 @@ def recorded() -> tuple[Point, ...]:
     """The points that the L2 model's developers have looked at, a third of them or all."""
     return tuple([*_flash2(), *_flash2_mma(), *_flash2_wgmma(), *_l2(), *_kv_orders(),
                   *_flash1(), *_flash1_mma(),
-                  *_standard(), *_standard_mma(), *_longest_first(), *_decode(), *_backward()])
+                  *_standard(), *_standard_mma(), *_longest_first(), *_decode(), *_backward(),
+                  *_softmax()])
 
 
 def _problem(heads: int, seq: int, head_dim: int, dtype="fp16", mask="full", kv_heads=None):
@@ -313,3 +316,22 @@ def _backward() -> Iterator[Point]:
 def _gradient(heads: int, seq: int, head_dim: int, dtype="fp16", mask="full", kv_heads=None):
     """The backward pass of a problem."""
     return replace(_problem(heads, seq, head_dim, dtype, mask, kv_heads), direction="backward")
+
+
+def _softmax() -> Iterator[Point]:
+    """Score matrices of 17 MB to 0.5 GB; rows from 4 KB, all in flight in L2, to 256 KB, with which
+    they outgrow it."""
+    step = Tiles(1, 4096)
+    for kernel in ("softmax_safe", "softmax_online", "softmax_fused"):
+        yield Point(kernel, _scores(2048, 4096), step)
+        yield Point(kernel, _scores(8192, 8192, mask="causal"), step)
+        yield Point(kernel, _scores(8192, 8192, "fp32"), Tiles(1, 2048))
+        yield Point(kernel, _scores(4096, 65536), step)
+    for kernel in ("softmax_safe", "softmax_online"):
+        yield Point(kernel, _scores(2048, 131072), step)
+        yield Point(kernel, _scores(2048, 65536, "fp32"), Tiles(1, 2048))
+
+
+def _scores(seq: int, kv_seq: int, dtype="fp16", mask="full") -> Attention:
+    """The softmax alone of one head's scores."""
+    return Attention(1, 1, seq, kv_seq=kv_seq, dtype=dtype, mask=mask, direction="softmax")

@@ -102,9 +102,13 @@ def _run_all(points, partial: records.Partial, report) -> list[grid.Point]:
 
 @lru_cache(maxsize=1)
 def _inputs_and_reference(problem):
-    """Q, K and V, what else the pass reads by name, and its results in float64."""
-    from ..kernels import gradients, runner
+    """Q, K and V (None of a softmax), what else the pass reads by name, and its results in
+    float64."""
+    from ..kernels import gradients, runner, scores
 
+    if problem.direction == "softmax":
+        more = scores.random_scores(problem)
+        return (None, None, None), more, scores.reference_weights(problem, more["S"])
     inputs = runner.random_inputs(problem)
     if problem.direction == "forward":
         return inputs, {}, runner.reference(problem, *inputs)

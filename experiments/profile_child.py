@@ -25,19 +25,22 @@ def main(path: str) -> None:
         # ncu saves what a launch may touch: leave it no memory that is not in use.
         runner.require_gpu().get_default_memory_pool().free_all_blocks()
         inputs = _inputs(point.problem)
-        q, k, v = (inputs.pop(name) for name in "QKV")
+        q, k, v = (inputs.pop(name, None) for name in "QKV")
         runner.run(get(point.kernel), point.problem, point.tiles, q, k, v, point.order,
                    most_blocks_per_sm=point.blocks_per_sm, more=inputs)
 
 
 def _inputs(problem) -> dict:
     """Random numbers for one head, the same for all: counters do not depend on them."""
-    from ..kernels import runner
+    from ..kernels import runner, scores
     from ..kernels.base import tensor_shape
 
     cupy = runner.require_gpu()
-    one = dict(zip("QKV", runner.random_inputs(replace(problem, batch=1, heads=1, kv_heads=1)),
-                   strict=True))
+    single = replace(problem, batch=1, heads=1, kv_heads=1)
+    if problem.direction == "softmax":
+        one = scores.random_scores(single)
+    else:
+        one = dict(zip("QKV", runner.random_inputs(single), strict=True))
     if problem.direction == "backward":
         one |= {"dO": one["V"][:, :, :1], "O": one["V"][:, :, :1],
                 "LSE": cupy.zeros((1, 1, 1), cupy.float32)}

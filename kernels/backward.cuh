@@ -4,7 +4,6 @@
 #pragma once
 #include "common.cuh"
 
-constexpr float LOG2_E = 1.44269504f;
 
 template <int TENSOR>
 __device__ __forceinline__ void zero_floats(Memory& memory, float* to, int count) {

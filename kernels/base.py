@@ -98,6 +98,7 @@ class Kernel:
     outputs: tuple[str, ...]  # tensors that it writes
     scratch: tuple[str, ...] = ()  # that it writes in one launch and reads in the next
     dtypes = ("fp32", "fp16", "bf16")
+    widths = ("head_dim", "value_dim")  # that matter to it
     matmul_dtype: str | None = "fp32"  # whose peak FLOP/s its products run at; None: the inputs'
     threads = THREADS
     least_arch = 70  # sm_NN that its instructions need
@@ -165,7 +166,7 @@ class Kernel:
             raise self._refusal("mask", problem.mask, "full, causal or window:W")
         if problem.dtype not in self.dtypes:
             raise unknown_name(f"dtype of kernel {self.name}", problem.dtype, self.dtypes)
-        for name in ("head_dim", "value_dim"):
+        for name in self.widths:
             if getattr(problem, name) % 16 or getattr(problem, name) > 256:
                 raise self._refusal(name, getattr(problem, name), "a multiple of 16 up to 256")
         for name in ("seq", "kv_seq"):

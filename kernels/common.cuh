@@ -24,6 +24,31 @@ __device__ __forceinline__ Place place_of(int index, int heads, int blocks) {
     return {index % heads, (order == HEAD ? index : int(gridDim.x) - 1 - index) / heads};
 }
 
+constexpr float LOG2_E = 1.44269504f;
+__device__ __forceinline__ float exp2_fast(float x) {
+    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+}
+
+// One number of each thread reduced over the block's `warps` warps; `parts` is one float a warp.
+template <class Combine>
+__device__ __forceinline__ float over_block(float x, float* parts, int warps, Combine combine) {
+#pragma unroll
+    for (int far = 16; far > 0; far /= 2) x = combine(x, __shfl_xor_sync(0xffffffffu, x, far));
+    __syncthreads();  // parts may still be read from the last time
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = parts[0];
+    for (int warp = 1; warp < warps; ++warp) x = combine(x, parts[warp]);
+    return x;
+}
+struct Larger {
+    __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+struct Plus {
+    __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
+};
+
 // ---- Products on registers ------------------------------------------------------------------
 
 // s[i][j] += sum over k < DEPTH of q[ty + 16·i][k] · k[tx + 16·j][k]

@@ -26,7 +26,6 @@ constexpr int O_BYTES = 16 * VALUE_DIM * sizeof(Element);
 constexpr int WARP_BYTES = STAGES * Q_BYTES + O_BYTES;
 static_assert(K_BYTES + V_BYTES + WARPS * WARP_BYTES == SHARED_BYTES, "the launcher's memory");
 
-constexpr float LOG2_E = 1.44269504f;
 
 typedef float Scores[1][BC / 8][4];      // accumulators of m16n8k16: a lane holds rows lane/4 and
 typedef float Output[VALUE_DIM / 8][4];  // + 8, columns lane%4·2 and + 1 of each 8

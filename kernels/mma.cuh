@@ -1,5 +1,5 @@
 // What the tensor-core kernels share (sm_80 and later, fp16 or bf16): m16n8k16 products with their
-// operands from swizzled tiles in shared memory, exp2, and reductions over the lanes of a row.
+// operands from swizzled tiles in shared memory, and reductions over the lanes of a row.
 #pragma once
 #include "common.cuh"
 
@@ -29,11 +29,6 @@ __device__ __forceinline__ void mma(float (&c)[4], const Fragment& a, unsigned b
 __device__ __forceinline__ unsigned pack(float low, float high) {
     unsigned x;
     asm("cvt.rn." PTX_TYPE "x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
-    return x;
-}
-
-__device__ __forceinline__ float exp2_fast(float x) {
-    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
     return x;
 }
 

@@ -289,7 +289,8 @@ def run(
 ) -> Result:
     """Runs a kernel once. What it does not write stays NaN; ``count`` builds it with counters;
     ``most_blocks_per_sm`` keeps more thread blocks than that from sharing an SM; ``more`` are the
-    kernel's other inputs by name (of a backward pass dO, O and LSE).
+    kernel's other inputs by name (of a backward pass dO, O and LSE; of a softmax S, with ``q``,
+    ``k`` and ``v`` None).
 
     Raises InputError for what the kernel or this GPU cannot run and Unavailable without a GPU.
     """

@@ -53,19 +53,6 @@ hbmeter_standard_scores(const Element* Q, const Element* K, Element* S, int head
     FINISH(memory);
 }
 
-// One number of each thread reduced over the block; `parts` is one float a warp.
-template <class Combine>
-__device__ __forceinline__ float over_block(float x, float* parts, Combine combine) {
-#pragma unroll
-    for (int far = 16; far > 0; far /= 2) x = combine(x, __shfl_xor_sync(0xffffffffu, x, far));
-    __syncthreads();  // parts may still be read from the last time
-    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = parts[0];
-    for (int warp = 1; warp < THREADS / 32; ++warp) x = combine(x, parts[warp]);
-    return x;
-}
-
 // Softmax of one row of n scores of which lo <= column < hi are visible, in accesses of W
 // elements. `kept` holds the row between the passes, or is null when it does not fit; each thread
 // reads back only what it put there.
@@ -90,8 +77,8 @@ __device__ __forceinline__ void softmax_row(Memory& memory, const Element* S, El
         l = l * expf(m - finite_max(top)) + sum;
         m = top;
     }
-    float top = finite_max(over_block(m, parts, [](float a, float b) { return fmaxf(a, b); }));
-    l = over_block(l * expf(m - top), parts, [](float a, float b) { return a + b; });
+    float top = finite_max(over_block(m, parts, THREADS / 32, Larger()));
+    l = over_block(l * expf(m - top), parts, THREADS / 32, Plus());
     float inverse = l > 0.0f ? 1.0f / l : 0.0f;
 #pragma unroll 1
     for (int c = threadIdx.x * W; c < n; c += THREADS * W) {

@@ -29,7 +29,6 @@ static_assert((QK_BYTES > S_BYTES ? QK_BYTES : S_BYTES) == SCORES_SHARED_BYTES &
               (PV_BYTES > O_BYTES ? PV_BYTES : O_BYTES) == OUTPUT_SHARED_BYTES,
               "the launcher's shared memory");
 
-constexpr float LOG2_E = 1.44269504f;
 
 // ---- Who computes what ------------------------------------------------------------------------
 
@@ -257,19 +256,6 @@ hbmeter_standard_mma_output(const Element* P, const Element* V, Element* O, int 
 
 // ---- Softmax ------------------------------------------------------------------------------------
 
-// One number of each thread reduced over the block; `parts` is one float a warp.
-template <class Combine>
-__device__ __forceinline__ float over_block(float x, float* parts, Combine combine) {
-#pragma unroll
-    for (int far = 16; far > 0; far /= 2) x = combine(x, __shfl_xor_sync(0xffffffffu, x, far));
-    __syncthreads();  // parts may still be read from the last time
-    if (lane() == 0) parts[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = parts[0];
-    for (int warp = 1; warp < blockDim.x / 32; ++warp) x = combine(x, parts[warp]);
-    return x;
-}
-
 // One row of n scores, of which lo <= column < hi are visible, in accesses of W elements. `kept`
 // holds it in shared memory, or is null when it does not fit; each thread reads there only what it
 // put there itself.
@@ -315,10 +301,10 @@ __device__ __forceinline__ void softmax_row(Memory& memory, ScoresRow<W> row, El
         l = l * exp2_fast(m * LOG2_E - shift) + sum;
         m = top;
     }
-    float top = over_block(m, parts, [](float a, float b) { return fmaxf(a, b); });
+    float top = over_block(m, parts, blockDim.x / 32, Larger());
     float shift = finite_max(top) * LOG2_E;
     l *= exp2_fast(m * LOG2_E - shift);
-    l = over_block(l, parts, [](float a, float b) { return a + b; });
+    l = over_block(l, parts, blockDim.x / 32, Plus());
     float inverse = l > 0.0f ? 1.0f / l : 0.0f;
     for (int c = threadIdx.x * W; c < row.n; c += blockDim.x * W) {
         row.read(memory, x, c);

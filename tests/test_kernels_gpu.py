@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 from hbmeter import kernels
-from hbmeter.kernels import compiler, gradients, runner
+from hbmeter.kernels import compiler, gradients, runner, scores
 from hbmeter.kernels.errors import Unavailable
 from hbmeter.simulator.errors import InputError
 from hbmeter.simulator.grid_order import ORDERS
@@ -70,9 +70,11 @@ def assert_exact(cupy, problem, outputs, wanted, sizes=None):
 
 
 def more_inputs(problem, q, k, v) -> dict:
-    """What the pass reads beside Q, K and V."""
+    """What the pass reads beside Q, K and V, or in their place."""
     if problem.direction == "forward":
         return {}
+    if problem.direction == "softmax":
+        return scores.random_scores(problem)
     return gradients.backward_inputs(problem, q, k, v)
 
 
@@ -86,6 +88,8 @@ def check(cupy, kernel, problem, tiles, order="row"):
     if problem.direction == "backward":
         wanted, sizes = (gradients.reference_gradients(problem, q, k, v, more["dO"], minus_d=flag)
                          for flag in (True, False))
+    elif problem.direction == "softmax":
+        wanted = scores.reference_weights(problem, more["S"])
     else:
         wanted = runner.reference(problem, q, k, v)
     plain = runner.run(kernel, problem, tiles, q, k, v, order, more=more)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hbmeter import kernels
 from hbmeter.experiments.cli import main
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import compare, schedules, theory, traffic
@@ -81,6 +82,26 @@ def test_a_row_that_shared_memory_does_not_hold_is_refused():
     p = Attention(1, 1, 1, kv_seq=1 << 20, direction="softmax")
     with pytest.raises(InputError, match="softmax_fused: no tile fits"):
         traffic("softmax_fused", p, load("h200"))
+
+
+@pytest.mark.parametrize("schedule", SOFTMAX)
+@pytest.mark.parametrize(("tiles", "dtype", "says"), [
+    (Tiles(2, 2048), "fp16", "br 2: .* needs 1: a thread block takes a row"),
+    (Tiles(1, 1000), "fp16", "bc 1000: .* 2048 to 16384 in steps of 2048 with fp16"),
+    (Tiles(1, 16384), "fp32", "bc 16384: .* 1024 to 8192 in steps of 1024 with fp32"),
+    (Tiles(1, 2048), "fp8", "fp8"),
+])
+def test_tiles_of_a_kernel_are_steps_of_a_row(schedule, tiles, dtype, says):
+    p = Attention(1, 1, 64, head_dim=100, dtype=dtype, direction="softmax")
+    with pytest.raises(InputError, match=says):
+        kernels.get(schedule).check(p, tiles)
+
+
+def test_the_fused_kernel_refuses_rows_that_shared_memory_does_not_hold():
+    p = Attention(1, 1, 1, kv_seq=1 << 17, direction="softmax")
+    kernels.get("softmax_online").check(p, Tiles(1, 2048))
+    with pytest.raises(InputError, match="shared memory"):
+        kernels.get("softmax_fused").check(p, Tiles(1, 2048))
 
 
 def test_the_bound_has_no_products():
