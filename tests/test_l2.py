@@ -304,6 +304,8 @@ def test_bad_input_is_refused():
         simulate("flash2", gpu=gpu_with(1024))
     with pytest.raises(InputError, match="must divide"):
         simulate("flash2", gpu=gpu_with(sector_bytes=16))
+    with pytest.raises(InputError, match=r"l2\.home_bytes 3000 must be a power of two"):
+        simulate("flash2", gpu=gpu_with(home_bytes=3000))
 
 
 def test_no_recompilation_for_another_shape_or_schedule():

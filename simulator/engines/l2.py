@@ -26,7 +26,7 @@ from ..grid_order import order_number
 from ..program import Program
 from .heard import run_heard
 from .l2_blocks import MACHINE, SLOT, dirty_sectors, run_phase, write_before
-from .l2_cache import SECTORS_PER_UNIT_MAX, UNIT_BYTES, WAYS, cache_of
+from .l2_cache import SECTORS_PER_UNIT_MAX, UNIT_BYTES, WAYS, cache_of, log2_of
 from .l2_counts import COLUMNS, FETCHED, FILLED, READ, WRITTEN, WRITTEN_BACK
 from .l2_log import NO_EVENTS, Log
 from .l2_moves import PREFETCHES, instruction_cycles, moves
@@ -247,7 +247,8 @@ def _machine(gpu, blocks_per_sm: int, unit_bytes: int, group: int):
     machine["hbm_latency"] = _measured(gpu, "hbm_latency", latency.hbm or HBM_LATENCY_CYCLES)
     machine["sm_bytes_per_cycle"] = _l2_bytes_per_cycle(gpu) / blocks_per_sm
     machine["dram_bytes_per_cycle"] = _measured(gpu, "hbm_read", gpu.hbm_bytes_per_s) / clock
-    machine["unit_bytes"], machine["sector_bytes"] = unit_bytes, gpu.l2.sector_bytes
+    machine["unit_shift"] = log2_of("unit", unit_bytes)
+    machine["sector_shift"] = log2_of("l2.sector_bytes", gpu.l2.sector_bytes)
     machine["group"] = group
     return machine
 

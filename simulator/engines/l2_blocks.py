@@ -7,7 +7,7 @@ served first; when it ends, the next oldest does.
 
 import numpy as np
 
-from ..jit import inlined, njit
+from ..jit import borrowing, inlined, njit
 from ..tape import Kind
 from .dispatch import place_of
 from .l2_cache import DIRTY, WAYS, add_unit, popcount, read_unit, write_unit
@@ -22,8 +22,8 @@ _LOAD, _STORE, _REDUCE = int(Kind.LOAD), int(Kind.STORE), int(Kind.REDUCE)
 MACHINE = np.dtype(
     [(name, np.float64) for name in ("l2_latency", "hbm_latency", "sm_bytes_per_cycle",
                                      "dram_bytes_per_cycle", "dram_free")]
-    + [(name, np.int64) for name in ("unit_bytes", "sector_bytes", "group",  # query heads a block
-                                   "logged")]  # events
+    + [(name, np.int64) for name in ("unit_shift", "sector_shift",  # log2 of their bytes
+                                     "group", "logged")]  # query heads a block; events
 )
 # A place for a thread block on an SM: where its block stands, when its next access is due, and when
 # all its work before that is done.
@@ -49,8 +49,6 @@ def run_phase(moves, phase, tensors, tiles, numbers, heads, order, sides, paces,
     """
     n_slots, n_sms = len(slots), len(sides)
     stops = np.zeros_like(variables)
-    blocks1 = -(-phase.extent1 // phase.step1)
-    per_head = -(-phase.extent0 // phase.step0) * blocks1
     sums = np.zeros((sectors.shape[0] + 1, sectors.shape[1], sectors.shape[2]), np.int64)
     last = np.zeros(cache.shape[0], LAST_READ)
     last.tile[:] = -1
@@ -73,14 +71,10 @@ def run_phase(moves, phase, tensors, tiles, numbers, heads, order, sides, paces,
                 continue
             issued = next_block(issued, plan, slots.address, slots.group, sectors, sums, stored)
             slot.group = group_of(issued, plan)
-            slot.head, block = place_of(issued, heads, per_head, order)
-            variables[number, 0] = block // blocks1 * phase.step0
-            variables[number, 1] = block % blocks1 * phase.step1
+            _begin(slot, variables[number], freed[number], phase, issued, heads, order)
             issued += 1
             ages[sm, present[sm]] = number
             present[sm] += 1
-            freed[number] = -1.0
-            slot.address, slot.clock = 0, slot.due
             if len(log) > machine.logged:
                 note_block(log, machine, number, slot, variables[number], START)
         else:
@@ -102,6 +96,16 @@ def run_phase(moves, phase, tensors, tiles, numbers, heads, order, sides, paces,
 
 
 @inlined
+def _begin(slot, variables, freed, phase, issued, heads, order):
+    """Put the thread block that is issued as number ``issued`` into a slot that is free."""
+    blocks1 = -(-phase.extent1 // phase.step1)
+    slot.head, block = place_of(issued, heads, -(-phase.extent0 // phase.step0) * blocks1, order)
+    variables[0], variables[1] = block // blocks1 * phase.step0, block % blocks1 * phase.step1
+    freed[:] = -1.0
+    slot.address, slot.clock = 0, slot.due
+
+
+@inlined
 def _rank_of(ages, number):
     """The age rank of a slot on its SM."""
     rank = 0
@@ -115,7 +119,8 @@ def _leave(ages, present, sm, number):
     """Take a slot whose block has ended off its SM: whether it was there."""
     for rank in range(present[sm]):
         if ages[rank] == number:
-            ages[rank:present[sm] - 1] = ages[rank + 1:present[sm]].copy()
+            for later in range(rank + 1, present[sm]):
+                ages[later - 1] = ages[later]
             present[sm] -= 1
             return True
     return False
@@ -168,7 +173,7 @@ def _go_on(moves, numbers, variables, stops, slot, freed, pace):
     slot.address, slot.due = -1, max(slot.due, slot.clock)
 
 
-@njit
+@borrowing
 def _move_region(row, variables, slot, side, freed, pace, tensors, tiles, cache, sectors, last,
                  machine):
     """Read, write or add to a tile, a run of bytes for each row or one when rows are whole; sets
@@ -219,14 +224,14 @@ def _load(row, start, rows, run_bytes, pitch, side, time, tensors, cache, sector
     ready = time + machine.l2_latency
     if fetched:
         machine.dram_free = max(machine.dram_free, time)
-        machine.dram_free += fetched * machine.sector_bytes / machine.dram_bytes_per_cycle
+        machine.dram_free += (fetched << machine.sector_shift) / machine.dram_bytes_per_cycle
         ready = max(time + machine.hbm_latency, machine.dram_free)
     mine.start, mine.sectors, mine.ready = start, counts[READ] - read, ready
-    mine.tile = row.tile if _stays(rows, run_bytes, pitch, cache, machine.unit_bytes) else -1
+    mine.tile = row.tile if _stays(rows, run_bytes, pitch, cache, 1 << machine.unit_shift) else -1
     return ready
 
 
-@njit
+@borrowing
 def _load_pages(tensor, start, n_bytes, side, counts, sectors, tensors, cache, last, machine):
     """Read whole rows that lie in pages: ``start`` is where they would be without."""
     page_bytes = tensor.page_rows * tensor.cols * tensor.element_bytes
@@ -260,27 +265,26 @@ def _bits(first, last):
     return (~np.uint64(0) >> width) << np.uint64(first)
 
 
-@njit
+@borrowing
 def _move_rows(start, rows, run_bytes, pitch, side, kind, counts, sectors, tensors, cache, last,
                machine):
     """Read (from one side), write or add to ``rows`` runs of bytes, ``pitch`` apart. Runs that
     share a unit are moved together."""
-    sector_bytes = machine.sector_bytes
-    per_unit = machine.unit_bytes // sector_bytes
+    to_sector, to_unit = machine.sector_shift, machine.unit_shift - machine.sector_shift
     unit, mask = np.int64(-1), np.uint64(0)
     for number in range(rows):
-        first = (start + number * pitch) // sector_bytes
-        end = (start + number * pitch + run_bytes - 1) // sector_bytes + 1
+        first = (start + number * pitch) >> to_sector
+        end = ((start + number * pitch + run_bytes - 1) >> to_sector) + 1
         counts[READ if kind == _LOAD else WRITTEN] += end - first
         while first < end:
-            here = first // per_unit
-            stop = min(end, (here + 1) * per_unit)
+            here = first >> to_unit
+            stop = min(end, (here + 1) << to_unit)
             if here != unit:
                 if unit >= 0:
                     _move_unit(unit, mask, side, kind, counts, sectors, tensors, cache, last,
                                machine)
                 unit, mask = here, np.uint64(0)
-            mask |= _bits(first - here * per_unit, stop - 1 - here * per_unit)
+            mask |= _bits(first - (here << to_unit), stop - 1 - (here << to_unit))
             first = stop
     _move_unit(unit, mask, side, kind, counts, sectors, tensors, cache, last, machine)
 
@@ -288,37 +292,37 @@ def _move_rows(start, rows, run_bytes, pitch, side, kind, counts, sectors, tenso
 @inlined
 def _move_unit(unit, mask, side, kind, counts, sectors, tensors, cache, last, machine):
     """Read, write or add to some sectors of a unit; count what DRAM gives and takes."""
-    unit_bytes = machine.unit_bytes
+    shift = machine.unit_shift
     if kind == _REDUCE:
         filled, tag, dirty, clean_tag, cleaned = add_unit(cache, unit, mask)
         counts[FILLED] += popcount(filled)
-        _write_back(tag, dirty, sectors, tensors, unit_bytes)
-        _write_back(clean_tag, cleaned, sectors, tensors, unit_bytes)
+        _write_back(tag, dirty, sectors, tensors, shift)
+        _write_back(clean_tag, cleaned, sectors, tensors, shift)
         return
     if kind == _STORE:
         near_tag, near_dirty, far_tag, far_dirty, clean_tag, cleaned = write_unit(
             cache, unit, side, mask)
-        _write_back(near_tag, near_dirty, sectors, tensors, unit_bytes)
-        _write_back(far_tag, far_dirty, sectors, tensors, unit_bytes)
-        _write_back(clean_tag, cleaned, sectors, tensors, unit_bytes)
+        _write_back(near_tag, near_dirty, sectors, tensors, shift)
+        _write_back(far_tag, far_dirty, sectors, tensors, shift)
+        _write_back(clean_tag, cleaned, sectors, tensors, shift)
         return
     fetched, near_tag, near_dirty, far_tag, far_dirty, changed = read_unit(
         cache, unit, side, mask)
     if fetched:
         counts[FETCHED] += popcount(fetched)
-    _write_back(near_tag, near_dirty, sectors, tensors, unit_bytes)
+    _write_back(near_tag, near_dirty, sectors, tensors, shift)
     if changed:
-        _write_back(far_tag, far_dirty, sectors, tensors, unit_bytes)
+        _write_back(far_tag, far_dirty, sectors, tensors, shift)
         for other in range(len(last)):
             if other != side:
                 last[other].tile = -1
 
 
 @inlined
-def _write_back(tag, dirty, sectors, tensors, unit_bytes):
+def _write_back(tag, dirty, sectors, tensors, unit_shift):
     """Count dirty sectors of a unit (its tag: number + 1) that go to DRAM."""
     if dirty:
-        tensor = _tensor_at((np.int64(tag) - 1) * unit_bytes, tensors)
+        tensor = _tensor_at((np.int64(tag) - 1) << unit_shift, tensors)
         sectors[tensor, WRITTEN_BACK] += popcount(dirty)
 
 

@@ -25,6 +25,7 @@ cover whole units, since all lines of a unit then live and die together, at a 16
 
 import numpy as np
 
+from ..errors import InputError
 from ..jit import inlined
 
 WAYS = 16
@@ -44,12 +45,12 @@ _ZERO, _ONE, _FOUR, _NIBBLE = (np.uint64(x) for x in (0, 1, 4, 15))
 # Columns of a set, [partition, set, column]: WAYS tags (unit + 1; 0 is empty), WAYS masks of valid
 # sectors, WAYS masks of dirty ones, and the LRU order (nibble r is the way of rank r, 0 the most
 # recent). The others are of a whole partition, kept in its set 0: how many ways may be dirty and
-# how many are, the units of a home, which bits of a home's number count, the units of a page, in
-# how many places a page may start, GRAIN units apart, the rank at which home copies enter, and what
-# is added to a page's number: other memory.
+# how many are, log2 of the units of a home, which bits of a home's number count, log2 of the units
+# of a page, in how many places a page may start, GRAIN units apart, the rank at which home copies
+# enter, and what is added to a page's number: other memory.
 # (One array: Numba counts references for each array of a tuple at each call.)
 VALID, DIRTY, ORDER = WAYS, 2 * WAYS, 3 * WAYS
-(DIRTY_LIMIT, DIRTY_WAYS, HOME_UNITS, HOME_MASK, PAGE_UNITS, STARTS, GRAIN, FAR, SEED,
+(DIRTY_LIMIT, DIRTY_WAYS, HOME_SHIFT, HOME_MASK, PAGE_SHIFT, STARTS, GRAIN, FAR, SEED,
  _COLUMNS) = range(ORDER + 1, ORDER + 11)
 
 
@@ -61,20 +62,30 @@ def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
 
     What a profile's L2 says of these, or None: most bytes dirty at once, bytes of one home, bits of
     its number that decide, LRU rank of home copies. ``seed``: which physical pages.
+    Raises InputError for units and homes that are no powers of two.
     """
     n_sets = size_bytes // (partitions * unit_bytes * WAYS)
+    unit_shift = log2_of("unit", unit_bytes)
     cache = np.zeros((partitions, n_sets, _COLUMNS), np.uint64)
     cache[:, :, ORDER] = _FIRST_ORDER
     share = DIRTY_SHARE if dirty_bytes_max is None else dirty_bytes_max / size_bytes
     grain = max(UNIT_BYTES // unit_bytes, 1)  # lines and larger units go to the same sets
     cache[:, :1, DIRTY_LIMIT] = int(share * WAYS * n_sets)
-    cache[:, :1, HOME_UNITS] = max((home_bytes or HOME_BYTES) // unit_bytes, 1)
+    home_shift = log2_of("l2.home_bytes", home_bytes or HOME_BYTES)
+    cache[:, :1, HOME_SHIFT] = max(home_shift - unit_shift, 0)
     cache[:, :1, HOME_MASK] = home_bits or HOME_BITS
-    cache[:, :1, PAGE_UNITS] = PAGE_BYTES // unit_bytes
+    cache[:, :1, PAGE_SHIFT] = log2_of("page", PAGE_BYTES) - unit_shift
     cache[:, :1, STARTS], cache[:, :1, GRAIN] = n_sets // grain, grain
     cache[:, :1, FAR] = FAR_DEPTH if far_depth is None else min(far_depth, WAYS // 2)
     cache[:, :1, SEED] = seed << 40
     return cache
+
+
+def log2_of(name: str, size: int) -> int:
+    """The logarithm of a size in bytes. Raises InputError unless it is a power of two."""
+    if size & size - 1:
+        raise InputError(f"{name} {size} must be a power of two for the L2 reader")
+    return size.bit_length() - 1
 
 
 def cache_of(l2, unit_bytes: int, seed: int = 0) -> np.ndarray:
@@ -107,11 +118,11 @@ def _scatter(page):
 @inlined
 def set_of(cache, unit):
     """The set that a unit goes to, the same in each partition."""
-    page_units = cache[0, 0, PAGE_UNITS]
-    page = np.uint64(unit) // page_units
+    to_page = cache[0, 0, PAGE_SHIFT]
+    page = np.uint64(unit) >> to_page
     where = _scatter(page + cache[0, 0, SEED]) >> np.uint64(32)
     start = (where * cache[0, 0, STARTS]) >> np.uint64(32)
-    index = np.int64(np.uint64(unit) - page * page_units + start * cache[0, 0, GRAIN])
+    index = np.int64(np.uint64(unit) - (page << to_page) + start * cache[0, 0, GRAIN])
     return index if index < cache.shape[1] else index % cache.shape[1]
 
 
@@ -121,8 +132,8 @@ def home_of(cache, unit):
     partitions = cache.shape[0]
     if partitions == 1:
         return 0
-    chunk = np.uint64(unit) // cache[0, 0, HOME_UNITS]
-    page = _scatter(np.uint64(unit) // cache[0, 0, PAGE_UNITS] + cache[0, 0, SEED])
+    chunk = np.uint64(unit) >> cache[0, 0, HOME_SHIFT]
+    page = _scatter((np.uint64(unit) >> cache[0, 0, PAGE_SHIFT]) + cache[0, 0, SEED])
     if partitions > 2:  # no such GPU is known: any fixed even spread
         return np.int64((page + chunk) % np.uint64(partitions))
     return popcount((chunk & cache[0, 0, HOME_MASK]) ^ (page & _ONE)) & 1

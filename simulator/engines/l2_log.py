@@ -6,7 +6,7 @@ the order in which it comes to them, until the log is full: then it stops.
 
 import numpy as np
 
-from ..jit import njit
+from ..jit import borrowing
 from .l2_counts import FETCHED, FILLED, READ, WRITTEN, WRITTEN_BACK
 from .walk import region
 
@@ -54,7 +54,7 @@ class Log:
         self.used += count
 
 
-@njit
+@borrowing
 def note_block(log, machine, number, slot, variables, kind):
     """A thread block starts or ends (``kind``) in slot ``number``."""
     event = log[machine.logged]
@@ -64,7 +64,7 @@ def note_block(log, machine, number, slot, variables, kind):
     machine.logged += 1
 
 
-@njit
+@borrowing
 def note_before(log, machine, number, slot, row, variables, tensors, tiles, counts):
     """A tile is about to move; ``counts`` [tensor, count] are those of its group."""
     event = log[machine.logged]
@@ -74,7 +74,7 @@ def note_before(log, machine, number, slot, row, variables, tensors, tiles, coun
     _add_counts(event, counts, row.tensor, -1)
 
 
-@njit
+@borrowing
 def note_after(log, machine, row, counts, ready, end):
     """The tile of ``note_before`` has moved."""
     event = log[machine.logged]
@@ -83,7 +83,7 @@ def note_after(log, machine, row, counts, ready, end):
     machine.logged += 1
 
 
-@njit
+@borrowing
 def _add_counts(event, counts, tensor, sign):
     event.sectors += sign * (counts[tensor, READ] + counts[tensor, WRITTEN])
     event.missed += sign * (counts[tensor, FETCHED] + counts[tensor, FILLED])
