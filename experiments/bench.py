@@ -4,15 +4,22 @@ Shapes keep batch × seq at 16,384 tokens and heads × head_dim at 2,048, as the
 papers do. A round times a batch of back-to-back launches of each contender; what a contender
 cannot run (no memory, no such head_dim) is kept with the reason. Standard attention takes part as
 we write it and as a library has it: cuBLAS, PyTorch's softmax, cuBLAS (its "math" backend works in
-fp32). A backward pass is timed from what a forward pass saved: ours from the O and LSE of
-flash2_mma, PyTorch's by its autograd.
+fp32). The kernels without tensor cores, slow as they are, take part at one length. A backward pass
+is timed from what a forward pass saved: ours from the O and LSE of flash2_mma, PyTorch's by its
+autograd.
 """
 
-import os
+import json
+import subprocess
 from dataclasses import replace
+from functools import cache
+from math import prod
 from statistics import median
 
+import numpy as np
+
 from .. import kernels
+from ..kernels.base import tensor_shape
 from ..kernels.errors import Unavailable
 from ..simulator.errors import InputError
 from ..simulator.problem import Attention
@@ -21,13 +28,17 @@ from .grid import of_problem
 TOKENS, WIDTH = 16_384, 2_048
 LENGTHS = tuple(512 << i for i in range(7))
 HEAD_DIMS = (64, 128, 256)
-OURS = {"forward": ("flash2_mma", "flash2_wgmma", "standard_mma"),
+OURS = {"forward": ("flash2_wgmma", "flash2_mma", "flash1_mma", "standard_mma"),
         "backward": ("flash2_backward",)}
+WITHOUT_TENSOR_CORES = {"forward": ("flash2", "flash1", "standard"),
+                        "backward": ("flash2_backward_fma",)}
+LADDER_SEQ = 4096  # where those take part
 PEERS = {"torch flash": "FLASH_ATTENTION", "torch cudnn": "CUDNN_ATTENTION",
          "torch efficient": "EFFICIENT_ATTENTION", "torch math": "MATH"}
 LIBRARY = "cuBLAS + softmax"
-STORES_SCORES = ("standard_mma", "torch math", LIBRARY)
-ROUNDS, WARM_UP = 7, 2
+STORES_SCORES = ("standard", "standard_mma", "torch math", LIBRARY)
+ROUNDS, LEAST_ROUNDS, WARM_UP = 7, 3, 2
+ENOUGH_SECONDS = 0.3  # of samples: who has spent them takes part in LEAST_ROUNDS
 BATCH_SECONDS = 0.01  # of back-to-back launches in one sample
 SCORES_BYTES = 1 << 32  # most that those who store them are asked for
 
@@ -40,21 +51,48 @@ def shapes(lengths=LENGTHS, head_dims=HEAD_DIMS, direction="forward") -> list[At
     ]
 
 
-def measure(problems, report) -> list[dict]:
-    """One dict a problem: {"problem", "contenders": {name: {"times_ms" or "why_not"}}}.
+def ours(problem: Attention) -> tuple[str, ...]:
+    """Our kernels that take part."""
+    slow = problem.seq == LADDER_SEQ
+    return OURS[problem.direction] + slow * WITHOUT_TENSOR_CORES[problem.direction]
+
+
+def measure(problems, partial, report) -> list[dict]:
+    """One dict a problem: {"problem", "sm_clock_mhz", "contenders": {name: {"times_ms", "tiles"
+    (of ours)} or {"why_not"}}}. Each is kept in ``partial`` (records.Partial) as it is measured;
+    those that are there already are not measured again.
 
     Raises Unavailable without a GPU.
     """
     from ..kernels import runner
+    from ..kernels.ahead import build_ahead
 
     runner.require_gpu()
-    report.start("timing", len(problems))
-    points = []
-    for number, problem in enumerate(problems):
+    missing = [problem for problem in problems if _key(problem) not in partial]
+    build_ahead([(name, problem, tiles, "row", False) for problem in missing
+                 for name in ours(problem) for tiles in _tiles(name, problem)], report)
+    report.start("timing", len(missing))
+    for number, problem in enumerate(missing):
         report.step(number, f"{problem.seq} d{problem.head_dim} {problem.mask}")
-        points.append({"problem": of_problem(problem), "contenders": _race(problem)})
+        contenders = _race(problem)
+        partial.put(_key(problem), {"problem": of_problem(problem), "sm_clock_mhz": _clock_mhz(),
+                                    "contenders": contenders})
     report.end()
-    return points
+    return [partial[_key(problem)] for problem in problems]
+
+
+def _key(problem: Attention) -> str:
+    return json.dumps(of_problem(problem))
+
+
+def _clock_mhz() -> int | None:
+    """The SM clock right after a race; None when nvidia-smi cannot say."""
+    query = ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+        return int(answer.stdout.split()[0])
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+        return None
 
 
 def torch_versions() -> dict:
@@ -66,25 +104,43 @@ def torch_versions() -> dict:
     return {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
 
 
-def _race(problem: Attention) -> dict:
-    """Samples of every contender on one problem, a round of all after the other."""
+@cache
+def _normals(number: int, size: int):
+    """Standard normal fp16 numbers, made once for all problems: drawing them takes a second."""
     from ..kernels import runner
 
-    inputs = runner.random_inputs(problem)
+    drawn = np.random.default_rng(number).standard_normal(size, dtype=np.float32)
+    return runner.to_storage(runner.require_gpu().asarray(drawn), "fp16")
+
+
+def _inputs(problem: Attention) -> dict:
+    """Q, K, V and a dO by name."""
+    shapes = {name: tensor_shape(name, problem) for name in ("Q", "K", "V", "dO")}
+    most = max(LENGTHS[-1], TOKENS) * WIDTH
+    return {
+        name: _normals(number, max(most, prod(shape)))[: prod(shape)].reshape(shape)
+        for number, (name, shape) in enumerate(shapes.items())
+    }
+
+
+def _race(problem: Attention) -> dict:
+    """Samples of every contender on one problem, a round of all after the other."""
+    inputs = _inputs(problem)
     launches, result = {}, {}
-    ours = OURS[problem.direction]
-    for name in (*ours, *PEERS, LIBRARY):
+    for name in (*ours(problem), *PEERS, LIBRARY):
         try:
             _check_scores(name, problem)
-            launch = (_ours if name in ours else _peer)(name, problem, inputs)
+            launch, about = (_ours if name in ours(problem) else _peer)(name, problem, inputs)
             launches[name] = launch, _batch(launch)
+            result[name] = {"times_ms": [], **about}
         except (InputError, Unavailable, RuntimeError) as error:
             result[name] = {"why_not": str(error).splitlines()[0][:200]}
-    samples = {name: [] for name in launches}
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
         for name, (launch, batch) in launches.items():
-            samples[name].append(_time_ms(launch, batch))
-    return result | {name: {"times_ms": times} for name, times in samples.items()}
+            times = result[name]["times_ms"]
+            if number < LEAST_ROUNDS or sum(times) * batch < ENOUGH_SECONDS * 1e3:
+                times.append(_time_ms(launch, batch))
+    return result
 
 
 def _check_scores(name: str, problem: Attention):
@@ -93,35 +149,45 @@ def _check_scores(name: str, problem: Attention):
         raise InputError(f"{scores:,} B of scores")
 
 
-def _ours(name: str, problem: Attention, inputs):
+def _tiles(name: str, problem: Attention) -> tuple:
+    """The tiles a kernel uses by default, alone, or none."""
+    return kernels.get(name).tile_choices(problem)[:1]
+
+
+def _ours(name: str, problem: Attention, inputs: dict):
+    """A launch, and with which tiles."""
     from ..kernels import runner
 
-    kernel = kernels.get(name)
-    tiles = next(iter(kernel.tile_choices(problem)), None)
-    if tiles is None:
+    kernel, found = kernels.get(name), _tiles(name, problem)
+    if not found:
         raise InputError(f"kernel {name} has no tiles for this problem")
+    tiles, q_k_v = found[0], [inputs[x] for x in "QKV"]
     more = None if problem.direction == "forward" else _saved(problem, inputs)
-    return runner.Prepared(kernel, problem, tiles, *inputs, "row", False, None, more).launch
+    prepared = runner.Prepared(kernel, problem, tiles, *q_k_v, "row", False, None, more)
+    sizes = {"br": tiles.br, "bc": tiles.bc, "stages": tiles.stages}
+    return prepared.launch, {"tiles": sizes}
 
 
-def _saved(problem: Attention, inputs) -> dict:
+def _saved(problem: Attention, inputs: dict) -> dict:
     """O and LSE of a forward pass, and a dO."""
     from ..kernels import runner
 
     kernel, forward = kernels.get("flash2_mma"), replace(problem, direction="forward")
-    saved = runner.run(kernel, forward, kernel.tile_choices(forward)[0], *inputs).outputs
-    return saved | {"dO": runner.random_inputs(problem, seed=1)[0]}
+    saved = runner.run(kernel, forward, kernel.tile_choices(forward)[0],
+                       *(inputs[x] for x in "QKV")).outputs
+    return saved | {"dO": inputs["dO"]}
 
 
-def _peer(name: str, problem: Attention, inputs):
+def _peer(name: str, problem: Attention, inputs: dict):
+    """A launch of PyTorch's, and nothing more to say of it."""
     try:
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
     except ImportError as error:
         raise Unavailable(f"PyTorch is not there ({error})") from error
-    q, k, v = (torch.from_dlpack(array) for array in inputs)
+    q, k, v, d_out = (torch.from_dlpack(array) for array in inputs.values())
     if name == LIBRARY:
-        return _library(problem, q, k, v)
+        return _library(problem, q, k, v), {}
     backend = getattr(SDPBackend, PEERS[name])
 
     def forward():
@@ -130,12 +196,11 @@ def _peer(name: str, problem: Attention, inputs):
                 q, k, v, is_causal=problem.mask == "causal")
 
     if problem.direction == "forward":
-        return forward
+        return forward, {}
     for array in (q, k, v):
         array.requires_grad_()
     o = forward()
-    d_out = torch.randn_like(o)
-    return lambda: torch.autograd.grad(o, (q, k, v), d_out, retain_graph=True)
+    return lambda: torch.autograd.grad(o, (q, k, v), d_out, retain_graph=True), {}
 
 
 def _library(problem: Attention, q, k, v):
@@ -202,10 +267,3 @@ def recorded() -> list[dict]:
     from . import records
 
     return records.documents(records.FOLDER / "bench")
-
-
-def save(path: str, document: dict):
-    """Write a record whole or not at all."""
-    from .records import save as write
-
-    write(os.fspath(path), document)

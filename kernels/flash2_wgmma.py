@@ -21,12 +21,13 @@ class Flash2Wgmma(Kernel):
     dtypes = ("fp16", "bf16")
     least_arch, only_arch = 90, "sm_90a"
     most_stages = 4
+    kv_orders = False
     matmul_dtype = None  # tensor cores take the inputs as they are
     tiles = {  # noqa: RUF012 (up to a width of head_dim and value_dim, the best first)
         64: (Tiles(192, 128, 2), Tiles(128, 128, 2), Tiles(64, 64, 2)),
         128: (Tiles(128, 128, 2), Tiles(128, 96, 2), Tiles(128, 160, 2), Tiles(64, 64, 2)),
         192: (Tiles(128, 112, 2), Tiles(128, 96, 2)),
-        256: (Tiles(128, 64, 2), Tiles(128, 80, 2)),
+        256: (Tiles(128, 80, 2), Tiles(128, 64, 2)),
     }
 
     def groups(self, tiles):

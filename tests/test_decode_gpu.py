@@ -52,11 +52,11 @@ def test_exact_attention_and_exact_bytes(cupy, case, name, page):
     inputs = runner.random_inputs(problem)
     wanted = runner.reference(problem, *inputs)["O"]
     count = scratchpad.count(schedules.build(name, problem, tiles)).by_tensor
-    for order in ("row", "head"):
-        plain = runner.run(kernel, problem, tiles, *inputs, order=order)
-        counted = runner.run(kernel, problem, tiles, *inputs, order=order, count=True)
-        found = runner.to_float(plain.outputs["O"]).astype(cupy.float64)
-        error = cupy.linalg.norm(found - wanted) / cupy.linalg.norm(wanted)
-        assert float(error) <= LIMIT[problem.dtype]
-        assert bool((counted.outputs["O"] == plain.outputs["O"]).all())
-        assert counted.bytes == count
+    order = ("row", "head")[list(CASES).index(case) % 2]
+    plain = runner.run(kernel, problem, tiles, *inputs, order=order)
+    counted = runner.run(kernel, problem, tiles, *inputs, order=order, count=True)
+    found = runner.to_float(plain.outputs["O"]).astype(cupy.float64)
+    error = cupy.linalg.norm(found - wanted) / cupy.linalg.norm(wanted)
+    assert float(error) <= LIMIT[problem.dtype]
+    assert bool((counted.outputs["O"] == plain.outputs["O"]).all())
+    assert counted.bytes == count

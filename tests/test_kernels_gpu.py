@@ -16,8 +16,10 @@ pytestmark = pytest.mark.gpu
 
 LENGTHS = (1, 17, 63, 64, 65, 129, 200)
 MASKS = ("full", "causal", "window:1", "window:40")
-TOLERANCE = {"fp32": 1e-5, "fp16": 2e-3, "bf16": 2e-2}  # of the error's norm, relative
+TOLERANCE = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 8e-3}  # of the error's norm, relative
 SHAPES_PER_TILE = 4
+MANY_TILES = 8
+PARTS = 4
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,10 +42,10 @@ def shapes(direction: str, dtype: str, head_dim: int, seed: int, how_many: int):
         )
 
 
-def granted(kernel, problem, tiles) -> bool:
+def granted(kernel, problem, tiles, order="row") -> bool:
     """Whether this GPU has the shared memory; what it has not must be refused in words."""
     try:
-        runner.attributes(kernel, problem, tiles)
+        runner.attributes(kernel, problem, tiles, order)
     except InputError as error:
         assert "this GPU allows" in str(error)
         return False
@@ -101,26 +103,32 @@ def check(cupy, kernel, problem, tiles, order="row"):
     assert counting.bytes == scratchpad.count(program).by_tensor
 
 
+# Compilers take most of the time here: a tile is built in one grid order, and of kernels with many
+# tiles in one of two dtypes at each head_dim. The kernel changes fastest from test to test, so that
+# workers, who get neighbours, have equal shares.
+@pytest.mark.parametrize("name", kernels.names())
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize("name", kernels.names())
-def test_exact_attention_and_exact_bytes_at_every_tile(cupy, name, dtype, head_dim):
+@pytest.mark.parametrize("part", range(PARTS))
+def test_exact_attention_and_exact_bytes_at_every_tile(cupy, name, dtype, head_dim, part):
     kernel = kernels.get(name)
     choices = kernel.tile_choices(
         Attention(head_dim=head_dim, dtype=dtype, direction=kernel.direction))
     choices = choices[:2] if dtype == "bf16" else choices
-    for seed, tiles in enumerate(choices):
-        for number, problem in enumerate(
-                shapes(kernel.direction, dtype, head_dim, seed, SHAPES_PER_TILE)):
-            if granted(kernel, problem, tiles):
+    for seed, tiles in list(enumerate(choices))[part::PARTS]:
+        if len(choices) > MANY_TILES and (dtype == "fp16") == (seed + head_dim // 64) % 2:
+            continue
+        order = ORDERS[seed % len(ORDERS)]
+        for problem in shapes(kernel.direction, dtype, head_dim, seed, SHAPES_PER_TILE):
+            if granted(kernel, problem, tiles, order):
                 try:
-                    check(cupy, kernel, problem, tiles, order=ORDERS[number % len(ORDERS)])
+                    check(cupy, kernel, problem, tiles, order)
                 except AssertionError as error:
                     raise AssertionError(f"{kernel.name} {problem} {tiles}: {error}") from error
 
 
-@pytest.mark.parametrize(("head_dim", "value_dim"), [(32, 32), (256, 256), (192, 128), (48, 80)])
 @pytest.mark.parametrize("name", kernels.names())
+@pytest.mark.parametrize(("head_dim", "value_dim"), [(32, 32), (256, 256), (192, 128), (48, 80)])
 def test_other_head_dims(cupy, name, head_dim, value_dim):
     kernel = kernels.get(name)
     problem = Attention(

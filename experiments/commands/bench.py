@@ -90,17 +90,24 @@ def _measure(args):
 
     from ...kernels import runner
     from .. import bench, measure, records
+    from ..files import output_file
     from ..progress import Progress
 
     cupy = runner.require_gpu()
+    target = args.out and output_file(args.out)  # known now rather than after a minute
     small = {"lengths": (1024, 4096), "head_dims": (128,)} if args.quick else {}
     problems = bench.shapes(**small, direction=args.direction)
-    points = bench.measure(problems, Progress(sys.stderr))
+    report = Progress(sys.stderr)
     about = records.provenance(cupy, None, measure.source_hash(), {
         "clocks": "left alone", "rounds": bench.ROUNDS, **bench.torch_versions()})
-    document = {"provenance": about, "points": points}
-    if args.out:
-        bench.save(args.out, document)
+    header = {key: about.get(key) for key in ("format", "gpu", "driver", "kernel_sources", "torch")}
+    partial = records.Partial(target and f"{target}.partial", header)
+    if partial.resumed:
+        report.note(f"going on from {target}.partial, which has {partial.resumed} shapes")
+    document = records.document(about, bench.measure(problems, partial, report))
+    if target:
+        records.save(target, document)
+        partial.finish()
     return document
 
 
