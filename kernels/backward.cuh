@@ -4,25 +4,24 @@
 #pragma once
 #include "common.cuh"
 
-
 template <int TENSOR>
 __device__ __forceinline__ void zero_floats(Memory& memory, float* to, int count) {
     for (int at = threadIdx.x * 4; at < count; at += THREADS * 4)
         memory.store<TENSOR>(to + at, make_uint4(0, 0, 0, 0));
 }
 
-// Scales and rounds `count` sums, a multiple of 16.
+// Scales and rounds `count` sums, a multiple of 16. A thread takes 16 bytes of them at a time: with
+// more, a warp's load would fetch every sector twice.
 template <int SUMS, int TENSOR>
 __device__ __forceinline__ void convert(Memory& memory, Element* to, const float* from, int count,
                                         float scale) {
-    for (int at = threadIdx.x * VEC; at < count; at += THREADS * VEC) {
-        uint4 words[VEC / 4];
-        float sums[VEC];
+#pragma unroll 4
+    for (int at = threadIdx.x * 4; at < count; at += THREADS * 4) {
+        uint4 word = memory.load<SUMS, uint4>(from + at);
+        float sums[4];
+        memcpy(sums, &word, sizeof(sums));
 #pragma unroll
-        for (int x = 0; x < VEC / 4; ++x) words[x] = memory.load<SUMS, uint4>(from + at + 4 * x);
-        memcpy(sums, words, sizeof(sums));
-#pragma unroll
-        for (int x = 0; x < VEC; ++x) sums[x] *= scale;
+        for (int x = 0; x < 4; ++x) sums[x] *= scale;
         memory.store_floats<TENSOR>(to + at, sums);
     }
 }

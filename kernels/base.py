@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..simulator import schedules
 from ..simulator.errors import InputError, unknown_name
 from ..simulator.grid_order import ORDERS, order_number
 from ..simulator.problem import Attention
@@ -104,7 +105,7 @@ class Kernel:
     least_arch = 70  # sm_NN that its instructions need
     only_arch: str | None = None  # "sm_90a" when they exist there alone
     most_stages = 1  # buffers for streamed tiles
-    kv_orders = False  # whether it walks K and V in other orders than forward
+    kv_orders = True  # whether it walks in those that its schedule takes
     rows = (64, 128, 32, 16)  # Br and Bc worth trying, the best first
     columns = (64, 128, 32, 16)
     most_scores = 128 * 128  # Br · Bc worth trying
@@ -178,7 +179,8 @@ class Kernel:
         if tiles.stages > self.most_stages:
             right = "1" if self.most_stages == 1 else f"1 to {self.most_stages}"
             raise self._refusal("stages", tiles.stages, right)
-        if tiles.kv_order != "forward" and not self.kv_orders:
+        turns = self.kv_orders and "kv_order" in schedules.options(self.schedule)
+        if tiles.kv_order != "forward" and not turns:
             raise self._refusal("kv_order", tiles.kv_order, "forward")
         self._check_capacity(problem, tiles)
 
@@ -229,6 +231,7 @@ class Kernel:
             "BK": str(tiles.bk),
             "HEAD_DIM": str(problem.head_dim),
             "VALUE_DIM": str(problem.value_dim),
+            "KV_TURN": str(tiles.kv_turn),
             "SHARED_BYTES": str(self.shared_bytes(problem, tiles)),
             "TENSORS": ",".join(f"TENSOR_{name}" for name in self.tensors),
             "HEADERS_VERSION": f"0x{headers_version()}",

@@ -24,6 +24,22 @@ __device__ __forceinline__ Place place_of(int index, int heads, int blocks) {
     return {index % heads, (order == HEAD ? index : int(gridDim.x) - 1 - index) / heads};
 }
 
+// The walk of a block past the blocks of STEP from `begin`, a multiple of it, to `end`. KV_TURN
+// (given with -D, see Tiles.kv_turn) is 0 where all walk forward, -1 where all walk backward, N
+// where N blocks walk forward and the next N, by their number, backward.
+template <int STEP> struct Walk {
+    int begin, end;
+    bool back;  // known to the compiler unless KV_TURN is a number of blocks
+    __device__ __forceinline__ Walk(int begin, int end, int number) : begin(begin), end(end) {
+        back = KV_TURN < 0 || (KV_TURN > 0 && number / (KV_TURN > 0 ? KV_TURN : 1) % 2 == 1);
+    }
+    __device__ __forceinline__ int first() const {
+        return back ? align_down(end + STEP - 1, STEP) - STEP : begin;
+    }
+    __device__ __forceinline__ int step() const { return back ? -STEP : STEP; }
+    __device__ __forceinline__ bool there(int at) const { return back ? at >= begin : at < end; }
+};
+
 constexpr float LOG2_E = 1.44269504f;
 __device__ __forceinline__ float exp2_fast(float x) {
     asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));

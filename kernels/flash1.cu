@@ -107,8 +107,9 @@ hbmeter_flash1(const Element* Q, const Element* K, const Element* V, Element* O,
                                           head.K + (long long)c0 * HEAD_DIM, n_kv - c0);
         load_rows<TENSOR_V, BC, VALUE_DIM>(memory, tiles.v, VALUE_DIM,
                                            head.V + (long long)c0 * VALUE_DIM, n_kv - c0);
+        Walk<BR> walk(first_row, end_row, c0 / BC);
 #pragma unroll 1
-        for (int r0 = first_row; r0 < end_row; r0 += BR)
+        for (int r0 = walk.first(); walk.there(r0); r0 += walk.step())
             visit(memory, head, tiles, mask, scale, r0, min(BR, n_q - r0), c0,
                   c0 == align_down(mask.lo(r0), BC));
     }

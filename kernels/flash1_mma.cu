@@ -260,13 +260,15 @@ hbmeter_flash1_mma(const Element* Q, const Element* K, const Element* V, Element
             memory, tiles.v, head.V + (long long)c0 * VALUE_DIM, n_kv - c0);
         commit_copies();
         unsigned buffer = 0;
-        int first = first_row + first_of_warp;
+        Walk<BR> walk(first_row, end_row, c0 / BC);
+        int first = walk.first() + first_of_warp;
         if (STAGES == 2) copy_queries(memory, head, tiles.q, first, n_q - first);
         wait_for_copies<STAGES - 1>();
         __syncthreads();
 #pragma unroll 1
-        for (int r0 = first_row; r0 < end_row; r0 += BR) {
-            int at = r0 + first_of_warp, next = r0 + BR < end_row ? at + BR : n_q;
+        for (int r0 = walk.first(); walk.there(r0); r0 += walk.step()) {
+            int at = r0 + first_of_warp;
+            int next = walk.there(r0 + walk.step()) ? at + walk.step() : n_q;
             visit(memory, head, tiles, mask, scale, at, n_q - at, c0, next, n_q,
                   c0 == align_down(mask.lo(r0), BC), buffer);
             FINISH(memory);

@@ -56,9 +56,9 @@ hbmeter_flash2(const Element* Q, const Element* K, const Element* V, Element* O,
 #pragma unroll
     for (int i = 0; i < RM; ++i) m[i] = MINUS_INFINITY;
 
-    int end = mask.hi(r0 + BR - 1);
+    Walk<BC> walk(align_down(mask.lo(r0), BC), mask.hi(r0 + BR - 1), place.block);
 #pragma unroll 1
-    for (int c0 = align_down(mask.lo(r0), BC); c0 < end; c0 += BC) {
+    for (int c0 = walk.first(); walk.there(c0); c0 += walk.step()) {
         long long key = first_key + c0;
         load_rows<TENSOR_K, BC, HEAD_DIM>(memory, k, Q_STRIDE, K + key * HEAD_DIM, n_kv - c0);
         load_rows<TENSOR_V, BC, VALUE_DIM>(memory, v, VALUE_DIM, V + key * VALUE_DIM, n_kv - c0);

@@ -337,9 +337,11 @@ hbmeter_flash2_backward(const Element* Q, const Element* K, const Element* V, co
     auto load_statistic = [&](int r0) {
         return load_row_statistic(memory, LSE + row_of(r0), D + row_of(r0), n_q - r0);
     };
-    int r0 = align_down(max(c0 + 1 - hi_shift, 0), BR), end = clip(c0 + BC - lo_shift, n_q);
+    Walk<BR> walk(align_down(max(c0 + 1 - hi_shift, 0), BR), clip(c0 + BC - lo_shift, n_q),
+                  c0 / BC);
+    int r0 = walk.first();
     float statistic = 0.0f;  // of the next row block: one number a thread
-    if (r0 < end) {
+    if (walk.there(r0)) {
         copy_row_block(r0, q);
         statistic = load_statistic(r0);
     }
@@ -348,12 +350,12 @@ hbmeter_flash2_backward(const Element* Q, const Element* K, const Element* V, co
     Sums<KeysShare> dk = {};
     Sums<ValuesShare> dv = {};
 #pragma unroll 1
-    for (; r0 < end; r0 += BR) {
+    for (; walk.there(r0); r0 += walk.step()) {
         if (threadIdx.x < 2 * BR) statistics[threadIdx.x] = statistic;
         wait_for_all_copies();
-        if (r0 + BR < end) {
-            if (STAGES == 2) copy_row_block(r0 + BR, 2 * q + STAGE_BYTES - at.q);
-            statistic = load_statistic(r0 + BR);
+        if (walk.there(r0 + walk.step())) {
+            if (STAGES == 2) copy_row_block(r0 + walk.step(), 2 * q + STAGE_BYTES - at.q);
+            statistic = load_statistic(r0 + walk.step());
         }
         FINISH(memory);
 #if __CUDA_ARCH__ < 1000
@@ -373,9 +375,9 @@ hbmeter_flash2_backward(const Element* Q, const Element* K, const Element* V, co
         add_product<KeysShare, BR, BC, true, HEAD_DIM, true>(
             dk, a_columns<BC>(at.ds, KeysShare::row()),
             b_columns<HEAD_DIM>(at.q, KeysShare::column()));
-        if (STAGES == 1 && r0 + BR < end) {
+        if (STAGES == 1 && walk.there(r0 + walk.step())) {
             __syncthreads();  // Q and dO are read
-            copy_row_block(r0 + BR, q);
+            copy_row_block(r0 + walk.step(), q);
             FINISH(memory);
         }
         if (STAGES == 2) at.q = 2 * q + STAGE_BYTES - at.q, at.d_out = at.q + Q_BYTES;

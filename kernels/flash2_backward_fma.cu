@@ -96,9 +96,10 @@ hbmeter_flash2_backward_fma(const Element* Q, const Element* K, const Element* V
     load_rows<TENSOR_K, BC, HEAD_DIM>(memory, k, Q_STRIDE, K + first_key * HEAD_DIM, n_kv - c0);
     load_rows<TENSOR_V, BC, VALUE_DIM>(memory, v, V_STRIDE, V + first_key * VALUE_DIM, n_kv - c0);
     float dk[CM][HEAD_DIM / 16] = {}, dv[CM][VALUE_DIM / 16] = {};
-    int r0 = align_down(max(c0 + 1 - hi_shift, 0), BR), end = clip(c0 + BC - lo_shift, n_q);
+    Walk<BR> walk(align_down(max(c0 + 1 - hi_shift, 0), BR), clip(c0 + BC - lo_shift, n_q),
+                  place.block);
 #pragma unroll 1
-    for (; r0 < end; r0 += BR) {
+    for (int r0 = walk.first(); walk.there(r0); r0 += walk.step()) {
         long long row = first_row + r0;
         float statistic = load_row_statistic(memory, LSE + row, D + row, n_q - r0);
         __syncthreads();  // the last row block is used up

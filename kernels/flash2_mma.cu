@@ -158,11 +158,9 @@ __device__ __forceinline__ void add_weighted_values(Output& o, const Scores& s, 
 // What the thread block works on, and this warp's part of it.
 struct Work {
     int head, r0, first;  // first row of the block and of the warp
-    bool back;            // whether the block walks K and V from the last to the first
     __device__ __forceinline__ Work(int index, int heads, int n_q) {
         Place place = place_of(index, heads, (n_q + BR - 1) / BR);
         head = place.head, r0 = place.block * BR, first = r0 + threadIdx.x / 32 * WARP_ROWS;
-        back = KV_TURN < 0 || (KV_TURN > 0 && place.block / max(KV_TURN, 1) % 2 == 1);
     }
 };
 
@@ -243,10 +241,9 @@ hbmeter_flash2_mma(const Element* Q, const Element* K, const Element* V, Element
         copy_rows<TENSOR_V, BC, VALUE_DIM, BLOCK_THREADS>(
             memory, to, V + (first_key + c) * VALUE_DIM, n_kv - c);
     };
-    int begin = align_down(mask.lo(work.r0), BC), end = mask.hi(work.r0 + BR - 1);
-    bool back = work.back;  // known to the compiler unless KV_TURN is a number of row blocks
-    int c0 = back ? align_down(end + BC - 1, BC) - BC : begin, step = back ? -BC : BC;
-    auto there = [&](int c) { return back ? c >= begin : c < end; };
+    Walk<BC> walk(align_down(mask.lo(work.r0), BC), mask.hi(work.r0 + BR - 1), work.r0 / BR);
+    int c0 = walk.first(), step = walk.step();
+    auto there = [&](int c) { return walk.there(c); };
     copy_rows<TENSOR_Q, BR, HEAD_DIM, BLOCK_THREADS>(
         memory, q, Q + ((long long)work.head * n_q + work.r0) * HEAD_DIM, n_q - work.r0);
     if (there(c0)) copy_keys(c0, k);

@@ -14,7 +14,6 @@ class Flash2Mma(Kernel):
     dtypes = ("fp16", "bf16")
     least_arch = 80  # cp.async, mma.m16n8k16
     most_stages = 2
-    kv_orders = True
     matmul_dtype = None  # tensor cores take the inputs as they are
     tiles = {  # noqa: RUF012 (up to a width of head_dim and value_dim, the best first)
         64: (Tiles(128, 128, 2), Tiles(128, 96, 2), Tiles(64, 64, 2)),
@@ -52,7 +51,6 @@ class Flash2Mma(Kernel):
     def defines(self, problem, tiles):
         return super().defines(problem, tiles) | {
             "STAGES": str(tiles.stages),
-            "KV_TURN": str(tiles.kv_turn),
             "WARP_ROWS": str(self.warp_rows(problem, tiles)),
         }
 

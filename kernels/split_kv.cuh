@@ -322,15 +322,17 @@ hbmeter_split_kv(const Element* Q, const Element* K, const Element* V, PAGED_ARG
     Cache cache = {n_kv, (long long)head * n_kv};
 #endif
 
-    int warp = threadIdx.x / 32, key = begin + warp * WARP_KEYS;
+    Walk<BC> walk(begin, end, r0 / BR);
+    int warp = threadIdx.x / 32, key = walk.first() + warp * WARP_KEYS;
+    if (walk.back && key >= end) key -= BC;  // the last column block has nothing for this warp
     unsigned buffer = q + Q_BYTES + warp * WARP_BYTES, buffers_end = buffer + WARP_BYTES;
 #pragma unroll
     for (int stage = 0; stage < STAGES; ++stage) {
-        int ahead = key + stage * BC;
-        if (ahead < end) copy_keys<TENSOR_K, HEAD_DIM>(memory, buffer + stage * STAGE_BYTES, K,
-                                                       cache, ahead);
+        int ahead = key + stage * walk.step();
+        if (walk.there(ahead)) copy_keys<TENSOR_K, HEAD_DIM>(
+            memory, buffer + stage * STAGE_BYTES, K, cache, ahead);
         commit_copies();
-        if (ahead < end) copy_keys<TENSOR_V, VALUE_DIM>(
+        if (walk.there(ahead)) copy_keys<TENSOR_V, VALUE_DIM>(
             memory, buffer + stage * STAGE_BYTES + K_BYTES, V, cache, ahead);
         commit_copies();
     }
@@ -344,13 +346,14 @@ hbmeter_split_kv(const Element* Q, const Element* K, const Element* V, PAGED_ARG
     float log2_scale = scale / LN_2;
     unsigned q_block = rows_first<HEAD_DIM>(q);
 #pragma unroll 1
-    for (; key < end; key += BC) {
-        int ahead = key + STAGES * BC;
+    for (; walk.there(key); key += walk.step()) {
+        int ahead = key + STAGES * walk.step();
         Scores s;
         wait_for_copies<2 * STAGES - 1>();
         compute_scores(s, q_block, columns_first<HEAD_DIM>(buffer));
         __syncwarp();
-        if (ahead < end) copy_keys<TENSOR_K, HEAD_DIM>(memory, buffer, K, cache, ahead);
+        if (walk.there(ahead))
+            copy_keys<TENSOR_K, HEAD_DIM>(memory, buffer, K, cache, ahead);
         commit_copies();
         if (key < mask.lo(n_q - 1) || key + WARP_KEYS > mask.hi(0))
             hide_masked(s, mask, n_q, r0 + lane() / 4, key + lane() % 4 * 2);
@@ -358,7 +361,8 @@ hbmeter_split_kv(const Element* Q, const Element* K, const Element* V, PAGED_ARG
         wait_for_copies<2 * STAGES - 1>();
         add_weighted_values(o, s, m, l, rows_first<VALUE_DIM>(buffer + K_BYTES), log2_scale);
         __syncwarp();
-        if (ahead < end) copy_keys<TENSOR_V, VALUE_DIM>(memory, buffer + K_BYTES, V, cache, ahead);
+        if (walk.there(ahead))
+            copy_keys<TENSOR_V, VALUE_DIM>(memory, buffer + K_BYTES, V, cache, ahead);
         commit_copies();
         FINISH(memory);
         buffer += STAGE_BYTES;
