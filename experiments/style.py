@@ -34,6 +34,7 @@ _OTHERS = ((SKY, "P"), (GREY, "h"), (BLACK, "p"))
 LINES = {"sm": "-", "dram": "--", "compulsory": ":"}
 
 WIDTH_INCHES = 8.6
+TIP = "tip: "  # before a text in an artist's gid: an SVG shows it where the pointer rests
 PNG_DPI = 186  # 1,600 px: sharp at 800 px on a dense screen
 RC = {
     "font.family": "DejaVu Sans",
@@ -140,7 +141,8 @@ def png(fig: Figure) -> bytes:
 
 
 def svg(fig: Figure, stem: str, title: str, description: str) -> str:
-    """The figure as SVG text with a title and description; ids begin with ``stem``.
+    """The figure as SVG text with a title and description; ids begin with ``stem``. Artists whose
+    gid begins with TIP show the rest of it on hover.
 
     Repeated runs give the same text, and several can stand in one page.
     """
@@ -148,6 +150,7 @@ def svg(fig: Figure, stem: str, title: str, description: str) -> str:
         text = _saved(fig, format="svg", metadata=dict.fromkeys(
             ("Date", "Creator", "Format", "Type"))).decode()
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(f'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", text)
     text = re.sub(r'\bid="', f'id="{stem}-', text)
     text = re.sub(r'href="#', f'href="#{stem}-', text)
     text = text.replace("url(#", f"url(#{stem}-")

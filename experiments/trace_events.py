@@ -34,18 +34,22 @@ class Trace:
     """The trace of what the L2 reader noted (``events``, l2_log.EVENT records) of a program.
 
     ``slices`` are complete events, ``counters`` counter events, each in the order of time;
-    ``span_ns`` is when the last slice ends.
+    ``span_ns`` is when the last slice ends. ``on_progress`` gets the share that is done.
     """
 
-    def __init__(self, program, gpu, events: np.ndarray):
+    def __init__(self, program, gpu, events: np.ndarray, on_progress=lambda share: None):
         self.program, self.gpu = program, gpu
         self.slices, self._names = [], []
         order = np.lexsort((np.arange(len(events)), events["phase"], events["slot"]))
         found = list(map(Event._make, zip(*_columns(program, gpu, events[order]), strict=True)))
         self.span_ns = max((event.end for event in found), default=0)
         self._launches(found)
+        done = 0
         for slot, place in groupby(found, key=lambda event: event.slot):
-            self._place(f"SM {slot % gpu.sm_count:03}.{slot // gpu.sm_count}", list(place))
+            events = list(place)
+            self._place(f"SM {slot % gpu.sm_count:03}.{slot // gpu.sm_count}", events)
+            done += len(events)
+            on_progress(done / len(found))
         self.slices.sort(key=lambda slice: (slice["ts"], -slice["dur"]))
         self.counters = list(_counters(found, self.span_ns))
 

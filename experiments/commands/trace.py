@@ -8,7 +8,7 @@ predicted: every time and every miss is of the L2 reader, whose bytes hbmeter tr
 that very run, noted. Long runs are cut after --max-events: the file says how far it goes.
 """
 
-MOST_EVENTS = 2_000_000
+MOST_EVENTS = 1_000_000
 
 
 def add_arguments(parser):
@@ -54,7 +54,8 @@ def run(args):
     point = traffic(args.schedule, problem, gpu, tiles, order=args.order, engine="l2-tile",
                     blocks_per_sm=args.blocks_per_sm, log=log, on_progress=progress.share)
     program = schedules.build(args.schedule, problem, tiles)
-    trace = Trace(program, gpu, log.events)
+    progress.start("making slices", 100)
+    trace = Trace(program, gpu, log.events, progress.share)
     summary = _summary(point, program, trace, log.full)
     write_atomic(target, trace.text(summary))
     progress.end()

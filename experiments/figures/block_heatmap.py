@@ -1,7 +1,8 @@
 """Block map: which (Br, Bc) fit, and what they move
 
 Every choice of tiles in steps of 16: bytes at the SM boundary where it fits, and the reason where
-it does not. Which of the rules of thumb can be run, and how far are they from the best choice?
+it does not (rest the pointer on a cell). Which of the rules of thumb can be run, and how far are
+they from the best choice?
 """
 
 from collections import Counter
@@ -40,6 +41,7 @@ def _row(candidate, marks, problem, gpu) -> dict:
     return {
         "schedule": candidate.program.schedule, "br": tiles.br, "bc": tiles.bc,
         "sm_bytes": candidate.sm_bytes, "reason": _reason(candidate, gpu),
+        "why_not": candidate.why_not,
         "smem_bytes": need.smem_bytes, "registers_estimate": need.registers_per_thread,
         "threads_estimate": need.threads, "blocks_per_sm": candidate.occupancy.blocks_per_sm,
         "marks": "; ".join(name for name, at in marks.items() if at == tiles),
@@ -75,6 +77,7 @@ def plot(table):
     bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     bar.ax.yaxis.set_minor_locator(NullLocator())
     keys = _refusals(ax, table) + _marks(ax, table)
+    _tips(ax, table)
     ticks = range(4 * STEP, int(edges[-1]) + 1, 4 * STEP)
     ax.set(xticks=ticks, yticks=ticks, xlim=(edges[0], edges[-1]),
            ylim=(edges[0], edges[-1]), xlabel="Bc (columns of a K,V block)",
@@ -102,6 +105,24 @@ def _refusals(ax, table) -> list:
         if cells:
             present.append(Patch(label=f"does not fit:\n{reason}", **look))
     return present
+
+
+def _tips(ax, table):
+    """What a cell is, to be shown where the pointer rests: rectangles that nobody sees."""
+    for r in filter(_on_grid, table):
+        ax.add_patch(Rectangle((r["bc"] - STEP / 2, r["br"] - STEP / 2), STEP, STEP, zorder=5,
+                               facecolor=(1, 1, 1, 0.004), edgecolor="none",
+                               gid=f"{style.TIP}{_words(r)}"))
+
+
+def _words(row) -> str:
+    """A choice of tiles in a line: what it moves, or why it does not fit."""
+    words = f"Br {row['br']}, Bc {row['bc']}: "
+    if row["why_not"]:
+        return f"{words}does not fit: {row['why_not']}"
+    return (f"{words}{si(row['sm_bytes'])}, {row['blocks_per_sm']} block(s) per SM, "
+            f"{row['smem_bytes']:,} B of shared memory, about {row['registers_estimate']} "
+            "registers a thread")
 
 
 def _runs(cells):
@@ -155,15 +176,19 @@ def notes(table) -> list[str]:
 
 
 def tables(table) -> list[Table]:
-    """The choices with the least traffic, and the marks."""
+    """The choices with the least traffic, and the marks; then all, with why they do not fit."""
     fitting = [r for r in table if r["reason"] is None]
     best = sorted(fitting, key=lambda r: (r["sm_bytes"], -r["blocks_per_sm"], -r["bc"]))[:BEST]
     rows = [r for r in table if r["marks"] and r not in best]
-    cells = [
-        [f"{r['br']}×{r['bc']}", si(r["sm_bytes"]), f"{r['smem_bytes']:,} B",
-         str(r["registers_estimate"]), str(r["blocks_per_sm"]),
-         f"no: {r['reason']}" if r["reason"] else "yes", r["marks"]]
-        for r in best + rows
-    ]
     header = ["Br×Bc", "SM bytes", "shared memory", "registers ~", "blocks/SM", "fits", "mark"]
-    return [Table(f"The {len(best)} choices with the least traffic, and the marks", header, cells)]
+    return [
+        Table(f"The {len(best)} choices with the least traffic, and the marks", header,
+              list(map(_cells, best + rows))),
+        Table(f"Every choice ({len(table)} rows)", header, list(map(_cells, table)), folded=True),
+    ]
+
+
+def _cells(row) -> list[str]:
+    return [f"{row['br']}×{row['bc']}", si(row["sm_bytes"]), f"{row['smem_bytes']:,} B",
+            str(row["registers_estimate"]), str(row["blocks_per_sm"]),
+            f"no: {row['why_not']}" if row["why_not"] else "yes", row["marks"]]

@@ -86,7 +86,7 @@ def _bars(ax, table, column, unit, is_counted):
         text = (seconds(value) if unit == "s" else si(value, unit)) if value else "not simulated"
         ax.annotate(text, (value or 0, place), xytext=(4, 0), textcoords="offset points",
                     va="center", fontsize=8.5, color=style.BLACK if value else style.GREY,
-                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85})
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})
     ax.set_xlim(0, most * 1.62)
     ax.xaxis.set_major_locator(MaxNLocator(2))
     ax.xaxis.set_major_formatter(EngFormatter(unit=unit))

@@ -2,7 +2,7 @@
 
 Into how many splits should the keys of a decode step be cut? With few sequences there are fewer
 thread blocks than SMs, and splitting the keys makes more; with many, splits only add partial
-results. Lines are predicted times of split_kv, points measured ones where this GPU is recorded.
+results. Lines are predicted times of split_kv, crosses measured ones where this GPU is recorded.
 """
 
 from statistics import median
@@ -86,19 +86,25 @@ def _panel(axis, rows):
               color=style.BLUE, label="predicted")
     best, = (row for row in rows if row["best"])
     axis.plot([best["splits"]], [best["predicted_s"] * 1e6], color=style.BLUE, marker="*",
-              markersize=13, linestyle="", label="chosen")
+              mfc="white", markersize=13, linestyle="", label="chosen")
     seen = [row for row in rows if row["measured_s"]]
     if seen:
         axis.plot([r["splits"] for r in seen], [r["measured_s"] * 1e6 for r in seen],
-                  color=style.VERMILION, marker="o", linestyle="", label="measured")
+                  color=style.VERMILION, marker="x", mew=1.6, linestyle="", label="measured")
     if rows[0]["torch_flash_s"]:
         axis.axhline(rows[0]["torch_flash_s"] * 1e6, color=style.GREY, linestyle="--",
                      label="PyTorch flash, measured")
     axis.set_xscale("log", base=2)
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(0, 1.1 * max(t for r in rows for t in _times_us(r)))
     ticks = [row["splits"] for row in rows if row["splits"] in (1, 4, 16, 64)]
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.minorticks_off()
+
+
+def _times_us(row) -> list[float]:
+    """All of a row's times that are drawn."""
+    found = (row[name] for name in ("predicted_s", "measured_s", "torch_flash_s"))
+    return [seconds * 1e6 for seconds in found if seconds]
 
 
 def describe(table) -> str:

@@ -52,6 +52,9 @@ def plot(table):
         _panel(ax, [row for row in table if row["record"] == first], *panel)
     for ax in axes[-1]:
         ax.set_xlabel("buffer that the curve varies, MiB")
+    kinds = {"measured": {"marker": "x", "mew": 1.6, "linestyle": "none"}, "predicted": {}}
+    fig.legend(handles=[style.key(name, color=style.GREY, **look) for name, look in kinds.items()],
+               loc="outside lower center", ncols=2)
     return fig
 
 
@@ -69,12 +72,12 @@ def _panel(ax, table, title, patterns, boundary, relative):
                            for name in ("model_bytes", "measured_bytes"))
         ax.plot(sizes, model, color=colour)
         ax.plot(sizes, measured, marker="x", mew=1.6, color=colour, linestyle="none")
-        keys.append(style.key(curve, color=colour, marker="x", mew=1.6))
+        keys.append(style.key(curve, color=colour, linewidth=2.4))
     what = "DRAM reads" if boundary == READ else "written back"
     ax.set_ylabel(f"{what} / buffer" if relative else f"{what}, MiB")
     ax.set_title(title, fontsize=9.5)
     ax.xaxis.set_major_locator(MultipleLocator(8))
-    ax.set_ylim(0, ax.get_ylim()[1] * (1 + 0.12 * len(keys)))  # room for the legend
+    ax.set_ylim(0, ax.get_ylim()[1] * (1.08 + 0.12 * len(keys)))  # room for the legend
     if keys:
         ax.legend(handles=keys, loc="upper left")
 

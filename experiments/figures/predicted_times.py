@@ -44,7 +44,9 @@ def plot(table):
         ax.set_title(f"{title}: mean error {_mean(table, column):.1%} of {len(rows)}")
         ax.set_xlabel("measured time")
     axes[0].set_ylabel("predicted time")
-    axes[0].legend(loc="upper left")
+    handles, _ = axes[0].get_legend_handles_labels()
+    handles.append(style.key("12% off", color=style.BLACK, linewidth=0.9, linestyle=":"))
+    axes[0].legend(handles=handles, loc="upper left")
     return fig
 
 

@@ -40,7 +40,7 @@ def plot(table):
     ax.set_xlabel("published time")
     ax.set_ylabel("predicted time (zero-shot)")
     ax.set_aspect("equal")
-    methods = dict.fromkeys(row["method"] for row in rows)
+    methods = sorted({row["method"] for row in rows}, key=list(LOOKS).index)
     handles = [style.key(name, marker=LOOKS[name][1], color=LOOKS[name][0], linestyle="none")
                for name in methods]
     handles += [style.key("with backward: open", marker="o", color=style.BLACK, mfc="white",

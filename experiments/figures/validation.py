@@ -6,7 +6,7 @@ L2 reader's prediction (DRAM boundary)? One point is one kernel, shape and choic
 
 from statistics import median
 
-from matplotlib.ticker import LogLocator, PercentFormatter
+from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
 
 from .. import style
 from ..output import si
@@ -122,9 +122,14 @@ def _residuals(ax, rows):
     for kernel, mine in _by_kernel(rows):
         ax.plot([r["expected_bytes"] for r in mine], [r["error"] for r in mine],
                 **style.measured(kernel))
-    reach = max(1.5 * BAND, 1.15 * errors(rows)[1])
+    reach = max(1.5 * BAND, 1.5 * errors(rows)[1])
+    if reach > 3 * BAND:  # linear within the band, logarithmic beyond
+        ax.set_yscale("symlog", linthresh=BAND, linscale=0.6)
+        powers = [BAND * 10**power for power in range(4) if BAND * 10**power < reach]
+        ax.set_yticks([-value for value in reversed(powers)] + [0] + powers)
+        ax.yaxis.set_minor_locator(NullLocator())
     ax.set_ylim(-reach, reach)
-    ax.yaxis.set_major_formatter(PercentFormatter(1))
+    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if reach > 3 * BAND else None))
 
 
 def _by_kernel(rows):
@@ -174,7 +179,8 @@ def notes(table) -> list[str]:
                     for r in table if r["spills"]})
     left_out = f" Points that spill registers, left out: {spilling}." * bool(spilling)
     return [f"Records: {sources}. Crosses are measured; points have their own shapes, not the "
-            f"report's.{left_out}"]
+            f"report's. Errors beyond 3% and more are drawn on a logarithmic scale outside "
+            f"±1%.{left_out}"]
 
 
 def tables(table) -> list[Table]:
