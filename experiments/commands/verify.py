@@ -3,6 +3,8 @@
   hbmeter verify --out h200.json     measure on this machine's GPU, minutes; resumes when stopped
   hbmeter verify --quick             a few small points
   hbmeter verify --recorded          the same table from the measurements in the repository
+  hbmeter verify --random --out errors.json
+                                     errors of every kernel over random problems, a minute
   hbmeter verify --ncu mine.csv --schedule flash2 --seq 8192 --br 128 --bc 64
                                      your own kernel's export, one attention call, against it
   hbmeter verify --times mine.csv    your own times (columns seq, …, ms) against predictions
@@ -36,6 +38,11 @@ def add_arguments(parser):
     source.add_argument("--times", metavar="FILE.csv", help="no GPU: your own times by shape")
     source.add_argument("--torch", metavar="FILE.json", help="no GPU: your torch profiler trace")
     parser.add_argument("--quick", action="store_true", help="a few small points")
+    parser.add_argument("--random", type=_repeats, nargs="?", const=200, metavar="N",
+                        help="errors over N random problems instead (%(const)s): ragged, grouped, "
+                             "masked, hard on a softmax; with --recorded those that are kept")
+    parser.add_argument("--seed", type=int, default=0, metavar="S",
+                        help="with --random: what they are drawn by (%(default)s)")
     parser.add_argument("--no-counters", action="store_true",
                         help="without Nsight Compute: results, times and counted bytes")
     parser.add_argument("--repeats", type=_repeats, default=3, metavar="N",
@@ -62,6 +69,8 @@ def _repeats(text):
 
 def run(args):
     """Measure or read, compare, print."""
+    if args.random is not None:
+        return _random(args)
     if args.ncu is not None:
         return _own_export(args)
     if args.times is not None or args.torch is not None:
@@ -99,13 +108,79 @@ def _measure(args):
     return failed or (3 if why is not None else 0)
 
 
+def _random(args):
+    """Errors over random problems, measured or kept; 1 when a kernel does not pass its bar."""
+    from .. import random_errors
+    from ..output import print_json, table
+
+    found = _kept_errors(args) if args.recorded is not None else [_measure_errors(args)]
+    failed = [line for document in found for line in random_errors.failures(document["points"])]
+    if args.json:
+        print_json([{**document, "summary": random_errors.summary(document["points"])}
+                    for document in found])
+        return 1 if failed else 0
+    for document in found:
+        origin, points = document["provenance"], document["points"]
+        print(f"{origin['gpu']}, driver {origin['driver']}, {origin['date']}: {len(points)} random "
+              f"problems, seed {origin['seed']}")
+        print(table(["kernel", "dtype", "problems", "worst error", "bar", "at"], [
+            [row["kernel"], row["dtype"], row["problems"],
+             "not finite" if row["worst"] is None else f"{row['worst']:.1e}", f"{row['bar']:g}",
+             row["at"]] for row in random_errors.summary(points)], left=2))
+    for line in failed:
+        print(f"FAILED: {line}")
+    if not failed:
+        print("every bar passed")
+    return 1 if failed else 0
+
+
+def _kept_errors(args) -> list[dict]:
+    from pathlib import Path
+
+    from ...kernels.errors import Unavailable
+    from .. import random_errors
+    from ..files import read_json
+
+    found = [{"name": Path(path).stem} | read_json(path, "a record of hbmeter verify --random")
+             for path in args.recorded] or random_errors.recorded()
+    if not found:
+        raise Unavailable("no errors are kept in this installation: measure with "
+                          "hbmeter verify --random --out FILE on a GPU")
+    return found
+
+
+def _measure_errors(args) -> dict:
+    from ...kernels import runner
+    from .. import measure, random_errors, records
+    from ..files import output_file
+    from ..progress import Progress
+
+    cupy = runner.require_gpu()
+    target = args.out and output_file(args.out)  # known now rather than after a minute
+    cases = random_errors.cases(args.random, args.seed)
+    points = random_errors.measure(cases, Progress(sys.stderr))
+    about = records.provenance(cupy, None, measure.source_hash(), {"seed": args.seed})
+    document = records.document(about, points)
+    if target:
+        records.save(target, document)
+    return document
+
+
 def _report(args, found):
     """Print the comparison of records; 1 when a bar fails."""
+    from itertools import count
+
     from .. import verify
     from ..output import print_json
+    from ..progress import Progress
 
+    progress = Progress(sys.stderr)
+    progress.start("predicting", sum(len(record.points) for record in found))
+    done = count(1)
     rows = [row for record in found
-            for row in verify.comparison(record, verify.gpu_profile(record, args.gpu))]
+            for row in verify.comparison(record, verify.gpu_profile(record, args.gpu),
+                                         lambda: progress.done(next(done)))]
+    progress.end()
     failed = verify.failures(rows)
     if args.json:
         print_json({"provenance": [record.provenance for record in found], "points": rows,
