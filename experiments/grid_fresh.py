@@ -59,6 +59,7 @@ def _candidates(kernel: str) -> Iterator[Point]:
     """Every combination that is not too small or too large and that the kernel runs."""
     from .. import kernels
 
+    launcher = kernels.get(kernel)
     least, most = FLOPS.get(kernel, FMA_FLOPS)
     dtypes = DTYPES.get(kernel, ("fp16", "bf16", "fp32"))
     for head_dim, choices in TILES[kernel].items():
@@ -74,7 +75,7 @@ def _candidates(kernel: str) -> Iterator[Point]:
             if kernel == "standard" and heads * seq * seq * problem.dtype_bytes > 1 << 30:
                 continue
             for tiles in choices:
-                if _runs(kernels.get(kernel), problem, tiles):
+                if _runs(launcher, problem, tiles):
                     for order, limit in product(ORDERS.get(kernel, ("row", "head")),
                                                 LIMITS.get(kernel, (None,))):
                         yield Point(kernel, problem, tiles, order, limit)

@@ -5,15 +5,15 @@ counters, *predicted* ones from the simulator. What is missing is None.
 """
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from statistics import mean, median
 
 from .. import kernels
 from ..hwprofiles import ProfileError, load
 from ..simulator import schedules
 from ..simulator.engines import scratchpad
+from ..simulator.engines.heard import side_by_side
 from ..simulator.rates import l2_options
-from . import ncu
+from . import grid_fresh, ncu
 from .commands.check import LIMITS
 from .grid import Point
 from .ncu_csv import Profiled
@@ -35,17 +35,26 @@ def gpu_profile(record: Record, name: str | None = None):
         return None
 
 
-def comparison(record: Record, profile=None) -> list[dict]:
+def comparison(record: Record, profile=None, on_done=lambda: None) -> list[dict]:
     """One flat dict a point: what was counted, predicted and measured (bytes, sectors, ms).
 
     ``profile`` of the GPU defaults to hbmeter's own; without any, L2 and DRAM are not predicted.
+    ``on_done`` is called when a point is done.
     """
     profile = profile or gpu_profile(record)
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(lambda data: _row(record, data, profile), record.points))
+    grid_fresh.points()  # made here once: by each thread otherwise
+
+    def row(data, go_on):
+        return _row(record, data, profile, go_on)
+
+    found = []
+    for one in side_by_side(row, record.points):
+        found.append(one)
+        on_done()
+    return found
 
 
-def _row(record: Record, data: dict, profile) -> dict:
+def _row(record: Record, data: dict, profile, go_on) -> dict:
     point = Point.of(data)
     attributes = data["attributes"].values()
     blocks_per_sm = [max(entry["blocks_per_sm"], 1) for entry in attributes]
@@ -61,7 +70,8 @@ def _row(record: Record, data: dict, profile) -> dict:
         "compulsory_write": point.problem.compulsory_write_bytes,
     }
     row |= _counted(data["counted"])
-    row |= _predicted(point, row["schedule"], profile if data["counters"] else None, blocks_per_sm)
+    row |= _predicted(point, row["schedule"], profile if data["counters"] else None, blocks_per_sm,
+                      go_on)
     row |= _measured(data["counters"]) | _results(point, data)
     row["counts_equal"] = row.pop("predicted_by_tensor") == data["counted"]
     row["spills"] = bool(row["local_bytes"] or row["local_instructions_measured"])
@@ -73,7 +83,7 @@ def _counted(counted: dict) -> dict:
             for way in ("read", "write")}
 
 
-def _predicted(point: Point, schedule: str, profile, blocks_per_sm: list[int]) -> dict:
+def _predicted(point: Point, schedule: str, profile, blocks_per_sm: list[int], go_on) -> dict:
     """Predictions with the thread blocks per SM that the driver reported for each launch, and
     the cache emptied before each, as the profiler does; L2 and DRAM only with a profile."""
     program = schedules.build(schedule, point.problem, point.tiles)
@@ -90,14 +100,15 @@ def _predicted(point: Point, schedule: str, profile, blocks_per_sm: list[int]) -
     options = {"blocks_per_sm": blocks_per_sm, "order": point.order, "cold_phases": True,
                "dirty_before_bytes": left.value if left else 0, **_running(point, profile)}
     return found | remembered(
-        lambda: _beyond_l2(program, profile, options), problem=point.problem, tiles=point.tiles,
-        schedule=schedule, profile=profile.model_dump_json(), options=sorted(options.items()))
+        lambda: _beyond_l2(program, profile, options, go_on),
+        problem=point.problem, tiles=point.tiles, schedule=schedule,
+        profile=profile.model_dump_json(), options=sorted(options.items()))
 
 
-def _beyond_l2(program, profile, options: dict) -> dict:
+def _beyond_l2(program, profile, options: dict, go_on) -> dict:
     from ..simulator.engines import l2
 
-    far = l2.simulate(program, profile, **options)
+    far = l2.simulate(program, profile, on_progress=go_on, **options)
     return {
         "l2_model": far.model, "l2_read_sectors_predicted": far.sectors_read,
         "l2_write_sectors_predicted": far.sectors_written,

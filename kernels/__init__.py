@@ -4,12 +4,14 @@ Importing this needs neither CuPy nor CUDA: ``compiler`` builds without a GPU, `
 To add a kernel, add ``name.cu`` and ``name.py`` (with ``KERNEL``) to this folder.
 """
 
+from functools import cache
 from importlib import import_module
 
 from ..simulator.errors import unknown_name
 from .base import FOLDER, Kernel
 
 
+@cache
 def names() -> tuple[str, ...]:
     """Every kernel: each ``.cu`` file of this folder."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.cu")))

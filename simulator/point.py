@@ -1,12 +1,10 @@
 """One point: what a schedule moves over each boundary of a GPU's memory hierarchy."""
 
-from concurrent.futures import ThreadPoolExecutor
-from threading import Event
-
 from . import blocks, schedules
 from .bounds import pass_bound, program_bound
 from .engines import NAMES as ENGINES
 from .engines import scratchpad
+from .engines.heard import side_by_side
 from .errors import InputError, unknown_name
 from .execution import estimate_residents, generic
 from .problem import Attention
@@ -163,21 +161,10 @@ def compare(problem: Attention, gpu, *, names: tuple[str, ...] | None = None,
     names = [name for name in names if schedules.takes(name, problem)]
     tiles = {name: blocks.choose_tiles(name, problem, gpu) for name in names}  # or fails at once
 
-    stopped = Event()
-
-    def go_on(share):
-        if stopped.is_set():
-            raise KeyboardInterrupt
-
-    def point(name):
+    def point(name, go_on):
         found = traffic(name, problem, gpu, tiles[name], order=order, engine=engine,
                         blocks_per_sm=blocks_per_sm, times=times, on_progress=go_on)
         on_done(name)
         return found
 
-    with ThreadPoolExecutor() as pool:
-        try:
-            return list(pool.map(point, names))
-        except BaseException:
-            stopped.set()  # Ctrl-C reaches this thread only
-            raise
+    return list(side_by_side(point, names))

@@ -1,6 +1,8 @@
-"""Compiled work in a thread of its own, so that its caller hears Ctrl-C and can show progress."""
+"""Compiled work in threads of its own, so that its caller hears Ctrl-C and can show progress."""
 
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Event
 
 WAIT_SECONDS = 0.1  # between looks at the work
 
@@ -21,3 +23,26 @@ def run_heard(work, arguments, control, on_progress):
             control["stop"] = True
             raise
     return running.result()
+
+
+def side_by_side(work: Callable, items: Iterable) -> Iterator:
+    """``work(item, go_on)`` for each item in threads: the results in order, as they are there.
+
+    Work that calls ``go_on(share)`` now and then (as ``run_heard`` does with its ``on_progress``)
+    ends when another item fails, the caller stops listening, or Ctrl-C, which reaches the main
+    thread only.
+    """
+    stopped = Event()
+
+    def go_on(share: float) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+
+    with ThreadPoolExecutor() as pool:
+        running = [pool.submit(work, item, go_on) for item in items]
+        try:
+            for future in running:
+                yield future.result()
+        finally:
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
