@@ -4,12 +4,16 @@ import json
 
 import numpy as np
 import pytest
+from hbmeter import kernels
 from hbmeter.experiments import random_errors
 from hbmeter.experiments.cli import main
 from hbmeter.kernels import ahead, runner
-from hbmeter.simulator.problem import Attention
+from hbmeter.kernels.base import tensor_shape
 
 MANY = 400
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # −∞ of rows that see nothing
 
 
 @pytest.fixture
@@ -20,10 +24,10 @@ def exact_kernels(monkeypatch):
     def run(kernel, problem, tiles, q, k, v, order, more=None):
         wanted, _ = random_errors._expected(problem, (q, k, v), more)
         if "S" in kernel.outputs:
-            s = random_errors._from_scores(problem, q, k, v, np.zeros(1) if q is None else _zeros(
-                problem))["S"]
+            nothing = runner.to_storage(np.zeros(tensor_shape("S", problem)), problem.dtype)
+            s = random_errors._from_scores(problem, q, k, v, nothing)["S"]
             stored = runner.to_storage(s.astype(np.float32), problem.dtype)
-            wanted = wanted | random_errors._from_scores(problem, q, k, v, stored) | {"S": s}
+            wanted = wanted | random_errors._from_scores(problem, q, k, v, stored)
         outputs = {
             name: wanted[name].astype(np.float32) if name in ("m", "l", "LSE")
             else runner.to_storage(wanted[name].astype(np.float32), problem.dtype)
@@ -39,11 +43,6 @@ def exact_kernels(monkeypatch):
     return spoilers
 
 
-def _zeros(problem):
-    return runner.to_storage(np.zeros((problem.batch, problem.heads, problem.seq, problem.kv_seq),
-                                      np.float32), problem.dtype)
-
-
 class Silent:
     def start(self, *_):
         pass
@@ -54,9 +53,9 @@ class Silent:
         pass
 
 
-def small(how_many=40):
+def small(how_many=16):
     found = [case for case in random_errors.cases(MANY, 1)
-             if case.problem.pairs * case.problem.head_dim < 1 << 19]
+             if case.problem.pairs * case.problem.head_dim < 1 << 17]
     return found[:how_many]
 
 
@@ -79,8 +78,6 @@ def test_the_problems_are_those_that_are_hard():
     blind = [p for p in problems if p.mask_bounds.column_range(np.zeros(1, int), p.kv_seq)[1] <= 0]
     assert len(blind) > 20  # the first row sees nothing
     named = {point.kernel for case in cases for point in random_errors.runs(case)}
-    from hbmeter import kernels
-
     assert named == set(kernels.names())
     assert not any(case.kind == "huge logits" and case.problem.dtype == "fp32" for case in cases)
 
@@ -93,8 +90,8 @@ def test_exact_kernels_pass(exact_kernels):
     json.dumps(points, allow_nan=False)
 
 
-def hidden_row(outputs, problem):
-    """(head, row) of O that sees nothing, or None."""
+def hidden_row(problem):
+    """(batch, head, row) of O that sees nothing, or None."""
     _, high = problem.mask_bounds.column_range(np.arange(problem.seq), problem.kv_seq)
     rows = np.flatnonzero(high <= 0)
     return (0, 0, rows[0]) if len(rows) else None
@@ -105,7 +102,7 @@ def unwritten(kernel, problem, outputs):
 
 
 def not_zero(kernel, problem, outputs):
-    at = hidden_row(outputs, problem)
+    at = hidden_row(problem)
     if at:
         outputs["O"][(*at, 0)] = 1
 
@@ -124,7 +121,10 @@ def a_little_off(kernel, problem, outputs):
 def test_a_kernel_that_is_wrong_is_named(exact_kernels, spoil):
     exact_kernels.append(
         lambda kernel, *rest: spoil(kernel, *rest) if kernel.name == "flash2_mma" else None)
-    failed = random_errors.failures(random_errors.measure(small(), Silent()))
+    cases = [case for case in small(MANY) if "flash2_mma" in
+             {point.kernel for point in random_errors.runs(case)}]
+    cases.sort(key=lambda case: hidden_row(case.problem) is None)
+    failed = random_errors.failures(random_errors.measure(cases[:4], Silent()))
     assert failed and all(line.startswith("flash2_mma") for line in failed)
 
 
@@ -149,8 +149,3 @@ def test_kept_errors_are_read_and_judged(tmp_path, capsys, exact_kernels):
     assert main(["verify", "--random", "--recorded", str(path), "--json"]) == 1
     document, = json.loads(capsys.readouterr().out)
     assert any(row["worst"] is None for row in document["summary"])
-
-
-def test_a_problem_without_results_has_no_error_to_divide():
-    problem = Attention(1, 1, 4, 16, kv_seq=1, mask="window:1")
-    assert problem.pairs == 1
