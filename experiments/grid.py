@@ -201,14 +201,23 @@ def _flash2_wgmma() -> Iterator[Point]:
 
 
 def _kv_orders() -> Iterator[Point]:
-    """K and V of a head beyond what an SM's side of the L2 keeps (two more points, which walk them
-    forward, are in _l2): row blocks that turn one by one, and a wave (132 SMs × 2) at a time."""
+    """K and V of a head from half of what an SM's side of the L2 keeps to four times that (more
+    points that walk forward are in _l2): row blocks that turn one by one, and a wave (132 SMs × 2)
+    at a time; and other kernels that turn."""
     wide, narrow = Tiles(128, 64, 2), Tiles(128, 128, 2)
-    for kv_order in ("forward", "sawtooth", "sawtooth:264"):
-        yield _mma(1, 131072, 128, replace(wide, kv_order=kv_order))
+    for seq in (32768, 49152, 65536, 98304, 131072, 196608):
+        for kv_order in ("forward", "sawtooth:264"):
+            yield _mma(1, seq, 128, replace(wide, kv_order=kv_order))
+    for seq in (65536, 131072):
+        yield _mma(1, seq, 128, replace(wide, kv_order="sawtooth"))
     for kv_order in ("sawtooth", "sawtooth:264"):
         yield _mma(2, 131072, 64, replace(narrow, kv_order=kv_order))
     yield _mma(4, 65536, 128, replace(wide, kv_order="sawtooth:264"))
+    for kv_order in ("reversed", "sawtooth:132"):
+        yield Point("flash2_backward", _gradient(4, 32768, 128),
+                    Tiles(64, 128, 2, kv_order=kv_order))
+    yield Point("flash1_mma", _problem(64, 4096, 128), Tiles(128, 192, 2, kv_order="sawtooth"))
+    yield Point("split_kv", _cache(8, 8192), Tiles(16, 64, 3, splits=3, kv_order="reversed"))
 
 
 def _mma(heads, seq, head_dim, tiles, order="row", limit=None, **shape) -> Point:
@@ -322,14 +331,14 @@ def _softmax() -> Iterator[Point]:
     """Score matrices of 17 MB to 0.5 GB; rows from 4 KB, all in flight in L2, to 256 KB, with which
     they outgrow it."""
     step = Tiles(1, 4096)
+    half, single = Tiles(1, 4096), Tiles(1, 2048)
     for kernel in ("softmax_safe", "softmax_online", "softmax_fused"):
-        yield Point(kernel, _scores(2048, 4096), step)
-        yield Point(kernel, _scores(8192, 8192, mask="causal"), step)
-        yield Point(kernel, _scores(8192, 8192, "fp32"), Tiles(1, 2048))
-        yield Point(kernel, _scores(4096, 65536), step)
-    for kernel in ("softmax_safe", "softmax_online"):
-        yield Point(kernel, _scores(2048, 131072), step)
-        yield Point(kernel, _scores(2048, 65536, "fp32"), Tiles(1, 2048))
+        yield Point(kernel, _scores(2048, 4096), half)
+        yield Point(kernel, _scores(8192, 8192, "fp32"), single)
+        yield Point(kernel, _scores(4096, 65536), half)
+    yield Point("softmax_online", _scores(8192, 8192, mask="causal"), half)
+    yield Point("softmax_fused", _scores(4096, 16384, "bf16"), half)
+    yield Point("softmax_safe", _scores(2048, 32768, "fp32"), single)
 
 
 def _scores(seq: int, kv_seq: int, dtype="fp16", mask="full") -> Attention:

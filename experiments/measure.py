@@ -88,7 +88,11 @@ def _gather(point: grid.Point, partial: records.Partial, repeats: int) -> dict:
 
 def _run_all(points, partial: records.Partial, report) -> list[grid.Point]:
     """Run what has not been run; the points that this GPU can run."""
+    from ..kernels.ahead import build_ahead
+
     missing = [point for point in points if _key(point, "run") not in partial]
+    build_ahead([(point.kernel, point.problem, point.tiles, point.order, count)
+                 for point in missing for count in (False, True)], report)
     report.start("running and timing", len(missing))
     # One problem after the other: its inputs and reference are made once.
     for number, point in enumerate(sorted(missing, key=lambda point: str(point.problem))):

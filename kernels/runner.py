@@ -279,7 +279,7 @@ def _checked(kernel: Kernel, problem: Attention, inputs: dict) -> dict:
             raise InputError(
                 f"{name} is {array.dtype} {array.shape}; the problem has {problem.dtype} {shape}"
             )
-    return {name: cupy.ascontiguousarray(array) for name, array in inputs.items()}
+    return {name: cupy.ascontiguousarray(inputs[name]) for name in kernel.inputs}
 
 
 def run(
