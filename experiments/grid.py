@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ..simulator.errors import InputError
 from ..simulator.problem import Attention
 from ..simulator.tiles import Tiles
 
@@ -108,6 +109,16 @@ def points(quick: bool = False) -> tuple[Point, ...]:
     small = [p for p in found if p.problem.seq <= 2048]
     return tuple(p for name in dict.fromkeys(x.kernel for x in found)
                  for p in [x for x in small if x.kernel == name][:3])
+
+
+def having(points: tuple[Point, ...], texts: list[str]) -> tuple[Point, ...]:
+    """The points in whose line (as ``str`` has it) one of the texts is. Raises InputError for a
+    text that no line has."""
+    for text in texts:
+        if not text or not any(text in str(point) for point in points):
+            raise InputError(f"--only {text!r}: no point of the grid has it; a line is such as "
+                             f"{str(points[0])!r}")
+    return tuple(point for point in points if any(text in str(point) for text in texts))
 
 
 def recorded() -> tuple[Point, ...]:

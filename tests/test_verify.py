@@ -269,6 +269,16 @@ def test_command_measures_prints_and_keeps(fake_gpu, capsys):
     assert code == 0 and again.splitlines()[1:] == out.splitlines()[1:]
 
 
+def test_only_some_points_of_the_grid(fake_gpu, capsys):
+    every = [str(point) for point in POINTS]
+    assert grid.having(POINTS, ["flash"]) and len(every) == 3
+    path = fake_gpu / "r.json"
+    code, out, _ = run(capsys, "--only", every[0], "--no-counters", "--out", path)
+    assert code == 0 and out.splitlines()[-2].startswith("1 points")
+    code, out, err = run(capsys, "--only", "flash,nothing", "--out", path)
+    assert code == 2 and "--only 'nothing': no point of the grid has it" in err and not out
+
+
 def test_command_json_is_one_document(record, capsys):
     code, out, _ = run(capsys, "--recorded", record, "--json")
     document = json.loads(out)

@@ -2,6 +2,7 @@
 
   hbmeter verify --out h200.json     measure on this machine's GPU, minutes; resumes when stopped
   hbmeter verify --quick             a few small points
+  hbmeter verify --only softmax,split_kv     those of the grid whose line has one of these words
   hbmeter verify --recorded          the same table from the measurements in the repository
   hbmeter verify --random --out errors.json
                                      errors of every kernel over random problems, a minute
@@ -38,6 +39,8 @@ def add_arguments(parser):
     source.add_argument("--times", metavar="FILE.csv", help="no GPU: your own times by shape")
     source.add_argument("--torch", metavar="FILE.json", help="no GPU: your torch profiler trace")
     parser.add_argument("--quick", action="store_true", help="a few small points")
+    parser.add_argument("--only", metavar="TEXT,…",
+                        help="measure the points whose line in the table has one of these texts")
     parser.add_argument("--random", type=_repeats, nargs="?", const=200, metavar="N",
                         help="errors over N random problems instead (%(const)s): ragged, grouped, "
                              "masked, hard on a softmax; with --recorded those that are kept")
@@ -97,9 +100,11 @@ def _measure(args):
 
     if args.out and os.path.isdir(args.out):  # known now rather than after minutes
         raise InputError(f"--out {args.out} is a folder; name a file")
-    document, why = measure.measure(
-        grid.points(args.quick), args.out, counters=not args.no_counters, repeats=args.repeats
-    )
+    points = grid.points(args.quick)
+    if args.only is not None:
+        points = grid.having(points, args.only.split(","))
+    document, why = measure.measure(points, args.out, counters=not args.no_counters,
+                                    repeats=args.repeats)
     record = records.Record(args.out or "this machine", document["provenance"],
                             document["points"])
     failed = _report(args, [record])
