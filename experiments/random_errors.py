@@ -4,7 +4,7 @@ A problem's number and the run's seed draw the same problem anywhere: lengths th
 as many queries as keys or not, grouped heads, masks that hide whole rows, and inputs that are hard
 on a softmax (``KINDS``). Outputs start as NaN. An error is ‖x − x64‖ / ‖x64‖ over a whole tensor,
 both from the same stored inputs; row statistics, which may be near 0 themselves, are taken as at
-least 1 each, and dQ, dK, dV as what they are without the subtraction of D (see gradients.py).
+least 1 each, and dQ, dK, dV as what dP and D are, of which they carry the rounding (gradients.py).
 
 Standard attention stores S in the inputs' dtype, which changes a weight by exp(rounding of its
 score): more than any bar where logits are large. There S is held to its own float64 value, and P
@@ -164,8 +164,8 @@ def _expected(problem: Attention, inputs: tuple, more: dict) -> tuple[dict, dict
         return scores.reference_weights(problem, more["S"]), {}
     if problem.direction == "forward":
         return runner.reference(problem, *inputs), {}
-    return tuple(gradients.reference_gradients(problem, *inputs, more["dO"], minus_d=flag)
-                 for flag in (True, False))
+    return tuple(gradients.reference_gradients(problem, *inputs, more["dO"], sizes=flag)
+                 for flag in (False, True))
 
 
 def _errors(point: Point, inputs: tuple, more: dict, wanted: dict, sizes: dict) -> dict:

@@ -23,11 +23,12 @@ def backward_inputs(problem: Attention, q, k, v, seed: int = 0) -> dict:
     }
 
 
-def reference_gradients(problem: Attention, q, k, v, d_out, *, minus_d: bool = True) -> dict:
+def reference_gradients(problem: Attention, q, k, v, d_out, *, sizes: bool = False) -> dict:
     """dQ, dK and dV in float64 (CuPy arrays), computed apart from any kernel.
 
-    Without ``minus_d`` dS is P ∘ dP alone: of that size are the numbers whose rounding dQ and dK
-    carry, however little their difference leaves (nothing, where a row sees one key).
+    ``sizes``: instead, the usual sizes of the sums that make them, √(a² · b²) for a product a · b,
+    without the subtraction of D. Of that size are the numbers whose rounding they carry, however
+    little is left of dP − D (nothing, where a row sees one key).
     """
     cupy = runner.require_gpu()
     heads = [runner.to_float(x).reshape(-1, *x.shape[2:]) for x in (q, k, v, d_out)]
@@ -36,6 +37,10 @@ def reference_gradients(problem: Attention, q, k, v, d_out, *, minus_d: bool = T
     low, high = problem.mask_bounds.column_range(np.arange(problem.seq), problem.kv_seq)
     columns = cupy.arange(problem.kv_seq)
     seen = (columns >= cupy.asarray(low)[:, None]) & (columns < cupy.asarray(high)[:, None])
+
+    def product(a, b):
+        return cupy.sqrt(a**2 @ b**2) if sizes else a @ b
+
     for head in range(problem.head_count):
         kv_head = head // problem.group
         q_, k_, v_, do = (x[i].astype(cupy.float64) for x, i in
@@ -45,11 +50,10 @@ def reference_gradients(problem: Attention, q, k, v, d_out, *, minus_d: bool = T
         weights = cupy.exp(scores - cupy.where(cupy.isfinite(peak), peak, 0.0))
         total = weights.sum(axis=1, keepdims=True)
         p = weights / cupy.where(total > 0, total, 1.0)
-        dp = do @ v_.T
-        ds = p * dp * problem.softmax_scale
-        if minus_d:
+        ds = p * product(do, v_.T) * problem.softmax_scale
+        if not sizes:
             ds -= p * ds.sum(axis=1, keepdims=True)
-        flat["dQ"][head] = ds @ k_
-        flat["dK"][kv_head] += ds.T @ q_
-        flat["dV"][kv_head] += p.T @ do
+        flat["dQ"][head] = product(ds, k_)
+        flat["dK"][kv_head] += product(ds.T, q_)
+        flat["dV"][kv_head] += product(p.T, do)
     return found
