@@ -38,7 +38,7 @@ class Source(Kernel):
     def check(self, problem, tiles):
         """Nothing to refuse."""
 
-    def options(self, problem, tiles, count=False):
+    def options(self, problem, tiles, count=False, order="row"):
         return bench.OPTIONS
 
 

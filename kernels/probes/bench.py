@@ -24,6 +24,7 @@ from ..runner import require_gpu
 FOLDER = Path(__file__).parent
 OPTIONS = ("--std=c++17", f"-I{FOLDER}")
 REPEATS = 7
+PARTS_LOADED, PART_REPEATS = (1 / 8, 1 / 4, 1 / 2, 3 / 4), 60  # of the SMs, for curves of clocks
 STAMP_WORDS = 5  # of a block: start and stop in cycles, in ns, and its SM
 
 
@@ -107,10 +108,16 @@ def per_clock(fact: Fact, point: dict, curve_points: list[dict], x: str, name: s
 
 
 def sustained(points: list[dict], name: str, what: str) -> list[Fact]:
-    """The clock under a load that lasts: the later half of the samples."""
-    return [Fact(f"{name}_clock", "hz", clocks(point)[len(point["samples"]) // 2:],
+    """The clock under a load that lasts: the later half of the samples; a curve over the SMs that
+    are loaded, where so many were tried."""
+    def later(point):
+        return clocks(point)[len(point["samples"]) // 2:]
+
+    return [Fact(f"{name}_clock", "hz", later(point),
                  f"an SM's clock against the GPU's timer while all run {what} for a second or so, "
-                 "launch after launch, later half", peak="boost_clock_hz")
+                 "launch after launch, later half", (),
+                 curve([*select(points, f"{name}_partial"), point], "sms", later), "sms",
+                 "boost_clock_hz")
             for point in select(points, f"{name}_sustained")]
 
 
@@ -150,6 +157,10 @@ class Bench:
         """Keep a point."""
         self.points.append({"series": series, "at": at, "work": work, "unit": unit,
                             "samples": samples})
+
+    def parts(self) -> tuple[int, ...]:
+        """Numbers of SMs, PARTS_LOADED of all."""
+        return tuple(dict.fromkeys(max(round(part * self.sms), 1) for part in PARTS_LOADED))
 
     def time(self, function, grid: int, threads: int, arguments, shared_bytes: int = 0,
              repeats: int = REPEATS, before=None) -> list[dict]:

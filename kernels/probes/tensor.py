@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from .bench import (
+    PART_REPEATS,
     Bench,
     Fact,
     best,
@@ -69,6 +70,12 @@ def _from_registers(bench: Bench, function, name: str, flops: int) -> None:
             np.int32(SUSTAINED_ITERATIONS), bench.sink), repeats=SUSTAINED_REPEATS)
         bench.add("mma_fp16_sustained", bench.sms * 8 * SUSTAINED_ITERATIONS * PRODUCTS * flops,
                   "flops", samples, warps=8, sms=bench.sms)
+        for sms in bench.parts():
+            bench.step(f"mma.sync fp16 on {sms} SMs")
+            samples = bench.time(function("mma_fp16"), sms, 256, (
+                np.int32(SUSTAINED_ITERATIONS), bench.sink), repeats=PART_REPEATS)
+            bench.add("mma_fp16_partial", sms * 8 * SUSTAINED_ITERATIONS * PRODUCTS * flops,
+                      "flops", samples, warps=8, sms=sms)
 
 
 # ---- Facts ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from .bench import (
+    PART_REPEATS,
     Bench,
     Fact,
     best,
@@ -44,16 +45,22 @@ def measure(bench: Bench) -> None:
     bench.step("wgmma fp16 for a second")
     _run(bench, function, "wgmma_fp16_sustained", "fp16", 256, "shared", 2, SUSTAINED_ITERATIONS,
          SUSTAINED_REPEATS)
+    for sms in bench.parts():
+        bench.step(f"wgmma fp16 on {sms} SMs")
+        _run(bench, function, "wgmma_fp16_partial", "fp16", 256, "shared", 2,
+             SUSTAINED_ITERATIONS, PART_REPEATS, sms)
 
 
-def _run(bench, function, series, name, n, where, groups, iterations, repeats=None) -> None:
+def _run(bench, function, series, name, n, where, groups, iterations, repeats=None,
+         sms=None) -> None:
+    sms = sms or bench.sms
     samples = bench.time(
-        function(f"wgmma_{name}_n{n}_{where}"), bench.sms, GROUP * groups,
+        function(f"wgmma_{name}_n{n}_{where}"), sms, GROUP * groups,
         (np.int32(iterations), bench.sink), STAGES * (n + 64) * ROW_BYTES,
         **({"repeats": repeats} if repeats else {}))
     flops = 2 * 64 * n * (K_BYTES // ELEMENT_BYTES[name])
-    bench.add(series, bench.sms * groups * iterations * PRODUCTS * flops, "flops", samples,
-              n=n, a_in=where, warpgroups=groups, sms=bench.sms)
+    bench.add(series, sms * groups * iterations * PRODUCTS * flops, "flops", samples,
+              n=n, a_in=where, warpgroups=groups, sms=sms)
 
 
 # ---- Facts ------------------------------------------------------------------------------------
