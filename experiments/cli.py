@@ -27,8 +27,12 @@ class _Parser(argparse.ArgumentParser):
     """One line on stderr instead of the usage text."""
 
     def error(self, message):
-        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        print(_printable(f"{self.prog}: {message} (see {self.prog} --help)"), file=sys.stderr)
         raise SystemExit(BAD_INPUT)
+
+    def _print_message(self, message, file=None):
+        """Help and version; argparse's own drops what cannot be written."""
+        (file or sys.stderr).write(message)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -67,7 +71,10 @@ def main(argv: list[str] | None = None) -> int:
             return args.run(args) or DONE
         finally:
             sys.stdout.flush()  # here, where what goes wrong has a message
-    except (InputError, ProfileError) as error:
+    except InputError as error:
+        from .options import as_options
+        return _fail(BAD_INPUT, as_options(str(error)))
+    except ProfileError as error:
         return _fail(BAD_INPUT, error)
     except Unavailable as error:
         return _fail(UNAVAILABLE, error)
@@ -97,8 +104,13 @@ def _drop_stdout():
 
 
 def _fail(code: int, error) -> int:
-    print(f"hbmeter: {error}", file=sys.stderr)
+    print(_printable(f"hbmeter: {error}"), file=sys.stderr)
     return code
+
+
+def _printable(message: str) -> str:
+    """The message when a file's own text in it could move the terminal's cursor."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in message)
 
 
 if __name__ == "__main__":

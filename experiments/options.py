@@ -17,6 +17,10 @@ SHAPE = ("batch", "heads", "kv_heads", "seq", "kv_seq", "head_dim", "value_dim",
          "direction")
 OF_MODEL = ("heads", "kv_heads", "head_dim", "value_dim")  # what --model says
 _WHOLE = re.compile("[-+]?[0-9]+(_[0-9]+)*")
+_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (
+    *SHAPE, "br", "bc", "stages", "splits", "kv_order", "blocks_per_sm")} | {
+    "direction": "--pass", "page": "--page-size"}
+_FIELD_FIRST = re.compile(rf"(?:schedule \w+ takes no )?({'|'.join(_OPTIONS)})\b")
 
 
 def whole(text: str) -> int:
@@ -24,6 +28,21 @@ def whole(text: str) -> int:
     if len(text) > 40 or not _WHOLE.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number")
     return int(text)
+
+
+def as_options(message: str) -> str:
+    """What the simulator says of a value that it cannot use, naming options and not fields; what
+    it says of a file's fields stays as it is.
+
+    >>> as_options("kv_seq 0 must be a whole number from 1")
+    '--kv-seq 0 must be a whole number from 1'
+    """
+    first = _FIELD_FIRST.match(message)
+    if not first:
+        return message
+    begin, end = first.span(1)
+    rest = re.sub("[a-z]+(?:_[a-z]+)+", lambda name: _OPTIONS.get(name[0], name[0]), message[end:])
+    return f"{message[:begin]}{_OPTIONS[first[1]]}{rest}"
 
 
 def add_shape(parser: argparse.ArgumentParser):
@@ -116,6 +135,16 @@ def add_gpu(parser: argparse.ArgumentParser):
 def profile(args):
     """The profile that --gpu names."""
     return load(args.gpu)
+
+
+def problem_and_gpu(args):
+    """``problem`` and ``profile``; says on stderr when the GPU has no rate for the dtype."""
+    found, gpu = problem(args), profile(args)
+    if getattr(gpu.flops, found.dtype) is None:
+        print(f"hbmeter: {gpu.name} has no units for {found.dtype}: bytes are counted all the same, "
+              "times are predicted at its fp32 rate, and bounds leave matrix products out",
+              file=sys.stderr)
+    return found, gpu
 
 
 def add_tiles(parser: argparse.ArgumentParser):

@@ -121,7 +121,7 @@ def test_a_known_run_that_none_was(ms, capsys):
 def test_more_ways_to_split_than_anyone_waits_for(capsys):
     error = refused(capsys, "splits", "--batch", 1, "--heads", 1, "--head-dim", 16, "--kv-seq",
                     1 << 32)
-    assert "kv_seq 4294967296" in error and "at most 1048576 column blocks" in error
+    assert "--kv-seq 4294967296" in error and "at most 1048576 column blocks" in error
 
 
 # ---- Kernels on a GPU that they are not for ----

@@ -59,11 +59,14 @@ def test_every_gpu_runs_every_schedule(gpu, capsys):
 @pytest.mark.parametrize(("argv", "says"), [
     (["--seq", "0"], "seq 0 must be a whole number from 1"),
     (["--seq", "-5"], "seq -5 must be"),
-    (["--heads", "16", "--kv-heads", "3"], "heads 16 is not divisible by kv_heads 3"),
+    (["--heads", "16", "--kv-heads", "3"], "heads 16 is not divisible by --kv-heads 3"),
+    (["--kv-seq", "0"], "hbmeter: --kv-seq 0 must be"), (["--value-dim", "0"], "--value-dim 0"),
+    (["--kv-order", "up"], "hbmeter: --kv-order 'up' is not known"),
+    (["--page-size", "16"], "schedule flash2 takes no --page-size; paged does"),
     (["--mask", "window:0"], "mask 'window:0' is not known"),
     (["--seq", "100000000"], "too large"),
     (["--gpu", "h20"], "h200"),
-    (["--blocks-per-sm", "0"], "blocks_per_sm 0"),
+    (["--blocks-per-sm", "0"], "--blocks-per-sm 0"),
     (["--br", "256", "--bc", "128", "--stages", "4"],
      "flash2: Br 256, Bc 128, 4 stages need 327,680 B of shared memory, h200 allows 232,448; "
      "the largest Bc that fits is 80"),
@@ -79,6 +82,13 @@ def test_bad_input_gets_one_line(argv, says, capsys):
     code, out, err = output(capsys, "traffic", "--schedule", "flash2", *argv)
     assert code == 2 and out == "" and says in err
     assert err.count("\n") == 1
+
+
+def test_a_type_that_the_gpu_has_no_units_for_is_said(capsys):
+    code, out, err = output(capsys, *POINT, "--gpu", "v100", "--dtype", "bf16", "--json")
+    assert code == 0 and json.loads(out)["problem"]["dtype"] == "bf16"
+    assert " has no units for bf16: " in err and err.count("\n") == 1
+    assert output(capsys, *POINT, "--gpu", "v100")[2] == ""
 
 
 def test_an_unknown_schedule_names_the_nearest(capsys):
@@ -198,8 +208,9 @@ def test_a_reader_that_leaves_early_is_no_failure(script):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
-def test_a_full_disk_is_one_line():
-    done = shell("$HB gpus > /dev/full")
+@pytest.mark.parametrize("arguments", ["gpus", "--help", "sweep --help", "--version"])
+def test_a_full_disk_is_one_line(arguments):
+    done = shell(f"$HB {arguments} > /dev/full")
     assert done.returncode == 2 and done.stderr == "hbmeter: output: No space left on device\n"
 
 

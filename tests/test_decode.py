@@ -286,11 +286,11 @@ def test_compare_shows_decode_with_and_without_packing_and_splits(capsys):
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
-    (["traffic", "--schedule", "flash2", "--splits", "2"], "flash2 takes no splits"),
-    (["traffic", "--schedule", "split_kv", "--page-size", "16"], "split_kv takes no page"),
+    (["traffic", "--schedule", "flash2", "--splits", "2"], "flash2 takes no --splits"),
+    (["traffic", "--schedule", "split_kv", "--page-size", "16"], "split_kv takes no --page-size"),
     (["traffic", "--schedule", "split_kv", "--splits", "0"], "splits 0 must be"),
-    (["traffic", "--schedule", "mla_decode", "--value-dim", "256"], "value_dim 256 must be"),
-    (["splits", "--schedule", "flash2"], "flash2 takes no splits"),
+    (["traffic", "--schedule", "mla_decode", "--value-dim", "256"], "--value-dim 256 must be"),
+    (["splits", "--schedule", "flash2"], "flash2 takes no --splits"),
     (["splits", "--splits", "4"], "leave it out"),
     (["splits", "--blocks-per-sm", "99"], "blocks-per-sm 99"),
 ])

@@ -153,10 +153,10 @@ def test_the_command_line_takes_the_order(capsys):
 
 
 @pytest.mark.parametrize(("given", "says"), [
-    ("traffic --schedule flash2 --kv-order zigzag", "kv_order 'zigzag' is not known"),
+    ("traffic --schedule flash2 --kv-order zigzag", "--kv-order 'zigzag' is not known"),
     ("traffic --schedule flash2 --kv-order sawtooth:0", "sawtooth:N with N blocks from 1"),
-    ("traffic --schedule standard --kv-order reversed", "standard takes no kv_order; flash1, "),
-    ("predict --schedule standard --kv-order reversed", "standard takes no kv_order; flash1, "),
+    ("traffic --schedule standard --kv-order reversed", "standard takes no --kv-order; flash1, "),
+    ("predict --schedule standard --kv-order reversed", "standard takes no --kv-order; flash1, "),
 ])
 def test_an_order_that_cannot_be_is_one_line(given, says, capsys):
     assert main([*given.split(), "--seq", "256"]) == 2

@@ -45,7 +45,7 @@ def run(args):
     from .. import options
     from ..output import print_json
 
-    problem, gpu = options.problem(args), options.profile(args)
+    problem, gpu = options.problem_and_gpu(args)
     kernel = _kernel(args, problem) if args.compile or args.kernel else None
     found = explore(args.schedule, problem, gpu, br=args.br, bc=args.bc, stages=args.stages)
     rows = [_row(candidate, found.marks) for candidate in found.candidates]

@@ -26,12 +26,12 @@ def run(args):
     from ..output import print_json
     from ..progress import Progress
 
-    problem = options.problem(args)
+    problem, gpu = options.problem_and_gpu(args)
     progress = Progress(sys.stderr)
     progress.start("counting", len(compared(problem)))
     done = count(1)
-    points = compare(problem, options.profile(args), order=args.order,
-                     blocks_per_sm=args.blocks_per_sm, engine=args.engine, times=True,
+    points = compare(problem, gpu, order=args.order, blocks_per_sm=args.blocks_per_sm,
+                     engine=args.engine, times=True,
                      on_done=lambda name: progress.step(next(done), f"{name} is done"))
     progress.end()
     if args.json:

@@ -59,7 +59,7 @@ def _predict(args):
     from ...simulator.errors import InputError
     from .. import options, prediction
 
-    problem, gpu = options.problem(args), options.profile(args)
+    problem, gpu = options.problem_and_gpu(args)
     if (args.known_ms is None) != (args.known_seq is None):
         raise InputError("--known-ms and --known-seq go together: the time of one known run")
     if args.known_ms is not None and not 0 < args.known_ms <= MOST_MS:

@@ -25,7 +25,7 @@ def run(args):
     from ..files import output_folder, write_atomic
     from ..output import print_json
 
-    problem, gpu = options.problem(args), options.profile(args)
+    problem, gpu = options.problem_and_gpu(args)
     folder = output_folder(args.out)
     from .. import report
 

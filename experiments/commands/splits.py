@@ -41,7 +41,7 @@ def run(args):
     splits.require_option(args.schedule, "splits")
     if args.splits is not None:
         raise InputError(f"--splits {args.splits}: this command tries every number; leave it out")
-    problem, gpu = options.problem(args), options.profile(args)
+    problem, gpu = options.problem_and_gpu(args)
     if args.blocks_per_sm is not None and not 1 <= args.blocks_per_sm <= gpu.max_blocks_per_sm:
         raise InputError(f"--blocks-per-sm {args.blocks_per_sm} must be from 1 to "
                          f"{gpu.max_blocks_per_sm}")

@@ -36,7 +36,7 @@ def run(args):
     from ..output import print_json
     from ..progress import Progress
 
-    problem, gpu = options.problem(args), options.profile(args)
+    problem, gpu = options.problem_and_gpu(args)
     get(args.schedule)
     progress = Progress(sys.stderr)
     progress.start("simulating thread blocks", 100)
