@@ -4,6 +4,7 @@
   hbmeter bench --pass backward --out backward.json
   hbmeter bench --quick
   hbmeter bench --recorded           the runs kept in the repository
+  hbmeter bench --ladder             of those, each kernel's step at n 4,096, as a Markdown table
   hbmeter bench --peers              no GPU: the line cache beside other cache simulators
 
 measured: medians of interleaved rounds, same inputs, clocks left alone. TFLOP/s count the unmasked
@@ -18,6 +19,8 @@ def add_arguments(parser):
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--out", metavar="FILE", help="keep the times (JSON)")
     source.add_argument("--recorded", action="store_true", help="no GPU: the kept times")
+    source.add_argument("--ladder", action="store_true",
+                        help="no GPU: the kept times, kernel by kernel, in Markdown")
     source.add_argument("--peers", action="store_true",
                         help="no GPU: lines a second beside pycachesim and libCacheSim")
     parser.add_argument("--pass", dest="direction", choices=("forward", "backward"),
@@ -33,12 +36,15 @@ def run(args):
 
     if args.peers:
         return _peers(args)
-    documents = bench.recorded() if args.recorded else [_measure(args)]
+    kept = args.recorded or args.ladder
+    documents = bench.recorded() if kept else [_measure(args)]
     if not documents:
         from ...kernels.errors import Unavailable
 
         raise Unavailable("no times are kept in this installation: measure with "
                           "hbmeter bench --out FILE on a GPU")
+    if args.ladder:
+        return _ladder(args)
     if args.json:
         print_json(documents)
         return None
@@ -48,6 +54,17 @@ def run(args):
               f"cuDNN {about.get('cudnn')}, {about['date']}")
         _show(bench.rows(document["points"]))
     return None
+
+
+def _ladder(args):
+    from ..figures import ladder
+    from ..output import print_json
+
+    rows = ladder.run(None, None)
+    if args.json:
+        print_json(rows)
+    else:
+        print(ladder.markdown(rows), *ladder.notes(rows), sep="\n\n")
 
 
 def _peers(args):
