@@ -341,7 +341,6 @@ def _gradient(heads: int, seq: int, head_dim: int, dtype="fp16", mask="full", kv
 def _softmax() -> Iterator[Point]:
     """Score matrices of 17 MB to 0.5 GB; rows from 4 KB, all in flight in L2, to 256 KB, with which
     they outgrow it."""
-    step = Tiles(1, 4096)
     half, single = Tiles(1, 4096), Tiles(1, 2048)
     for kernel in ("softmax_safe", "softmax_online", "softmax_fused"):
         yield Point(kernel, _scores(2048, 4096), half)

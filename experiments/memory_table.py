@@ -19,9 +19,10 @@ CONTEXTS = tuple(1 << power for power in range(13, 21))  # 8k to 1M
 SHOWN_SHAPES = 40
 
 
-def show_call(problem, dropout: bool, as_json: bool):
+def show_call(problem, as_json: bool):
     """Activations of one attention call, standard beside flash."""
-    calls = {method: activations(problem, method, dropout=dropout) for method in METHODS}
+    calls = {method: activations(problem, method, dropout=problem.dropout > 0)
+             for method in METHODS}
     cache = problem.kv_heads * (problem.head_dim + problem.value_dim) * problem.dtype_bytes
     if as_json:
         print_json({"problem": describe(problem), "score_bytes": score_bytes(problem),
@@ -61,7 +62,7 @@ def show_model(args):
     model, gpu = read(args.model), load(args.gpu)
     dtype, batch = args.dtype or model.dtype or "fp16", args.batch or 1
     contexts = args.contexts or CONTEXTS
-    rows = [model_memory(model, n, batch=batch, dtype=dtype, dropout=args.dropout)
+    rows = [model_memory(model, n, batch=batch, dtype=dtype, dropout=bool(args.dropout))
             for n in contexts]
     per_token = model.cache_bytes(1, DTYPE_BYTES[dtype])
     if args.json:

@@ -14,7 +14,7 @@ from ..simulator.problem import DIRECTIONS, DTYPE_BYTES, Attention
 from ..simulator.tiles import Tiles
 
 SHAPE = ("batch", "heads", "kv_heads", "seq", "kv_seq", "head_dim", "value_dim", "dtype", "mask",
-         "direction")
+         "direction", "dropout")
 OF_MODEL = ("heads", "kv_heads", "head_dim", "value_dim")  # what --model says
 _WHOLE = re.compile("[-+]?[0-9]+(_[0-9]+)*")
 _OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (
@@ -28,6 +28,17 @@ def whole(text: str) -> int:
     if len(text) > 40 or not _WHOLE.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number")
     return int(text)
+
+
+def share(text: str) -> float:
+    """A probability below 1 from the command line."""
+    try:
+        found = float(text) if len(text) <= 40 and text.isascii() else 1.0
+    except ValueError:
+        found = 1.0
+    if not 0 <= found < 1:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a probability from 0 to below 1")
+    return found
 
 
 def as_options(message: str) -> str:
@@ -69,6 +80,9 @@ def add_shape(parser: argparse.ArgumentParser):
     group.add_argument("--pass", dest="direction", choices=DIRECTIONS,
                        help="forward (O), backward (dQ, dK, dV) or softmax (P of given scores S); "
                             "as --schedule, else forward")
+    group.add_argument("--dropout", type=share, nargs="?", const=0.1, metavar="P",
+                       help="a weight is left out with this probability (0; without a number 0.1); "
+                            "flash draws it in the kernel, standard_separate has a pass for it")
     group.add_argument("--model", metavar="config.json",
                        help="heads, widths, mask and dtype of a model's config instead")
     group.add_argument("--layer", type=whole, metavar="I", help="which layer of --model (0)")

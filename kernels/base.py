@@ -165,6 +165,8 @@ class Kernel:
                              f"asks for the {problem.direction} pass")
         if problem.visibility.listed:
             raise self._refusal("mask", problem.mask, "full, causal or window:W")
+        if problem.dropout:
+            raise self._refusal("dropout", problem.dropout, "0")
         if problem.dtype not in self.dtypes:
             raise unknown_name(f"dtype of kernel {self.name}", problem.dtype, self.dtypes)
         for name in self.widths:
@@ -184,7 +186,7 @@ class Kernel:
             raise self._refusal("kv_order", tiles.kv_order, "forward")
         self._check_capacity(problem, tiles)
 
-    def _refusal(self, what: str, value: int | str, right: str) -> InputError:
+    def _refusal(self, what: str, value: float | str, right: str) -> InputError:
         return InputError(f"{what} {value}: kernel {self.name} needs {right}")
 
     def _check_capacity(self, problem: Attention, tiles: Tiles) -> None:

@@ -73,6 +73,7 @@ _TABLE = (
     Op("mul_rows", Unit.ALU, 1, np.multiply),
     Op("sub_rows", Unit.ALU, 1, np.subtract),
     Op("div_rows", Unit.ALU, 1, _safe_divide),
+    Op("keep", Unit.ALU, 1, lambda a, kept: kept.astype(a.dtype)),  # dropout.py; a gives the shape
 )
 
 OPS: dict[str, Op] = {op.name: op for op in _TABLE}

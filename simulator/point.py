@@ -132,13 +132,16 @@ def describe(problem: Attention) -> dict:
     """The problem as the command line names it."""
     names = ("batch", "heads", "kv_heads", "seq", "kv_seq", "head_dim", "value_dim", "dtype",
              "mask")
-    return {name: getattr(problem, name) for name in names} | {"pass": problem.direction}
+    found = {name: getattr(problem, name) for name in names} | {"pass": problem.direction}
+    return found | ({"dropout": problem.dropout} if problem.dropout else {})
 
 
 def compared(problem: Attention) -> tuple[str, ...]:
     """What ``compare`` compares: the schedules of the problem's pass, and split_kv for decode: a
     longer cache, and few enough queries to be rows of one tile."""
     names = COMPARED[problem.direction]
+    if problem.dropout:  # of the standard ones who drops out has a kernel for it
+        names = (f"standard_separate{'_backward' * (problem.direction == 'backward')}", *names)
     few = problem.seq < problem.kv_seq and problem.seq * problem.group <= DECODE_ROWS
     return (*names, "split_kv") if few and problem.direction == "forward" else names
 

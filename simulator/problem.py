@@ -27,11 +27,12 @@ class Attention:
     ``direction`` is the pass: ``forward`` makes O of Q, K, V; ``backward`` makes dQ, dK, dV, shaped
     as Q, K, V, of these, dO, and what the forward pass saved (O and the logsumexp); ``softmax`` is
     the softmax alone, P of scores S, both [batch, heads, seq, kv_seq].
+    ``dropout`` is the probability that a weight of P is left out; the others are divided by 1 − it.
     With ``shared_kv`` the values are the first value_dim columns of the keys (MLA's latent cache).
 
     Raises InputError for sizes that are not whole numbers from 1, heads that kv_heads do not
-    divide, unknown dtypes, masks and directions, shared values wider than keys, and problems whose
-    counts would not fit in int64.
+    divide, unknown dtypes, masks and directions, a dropout that is not from 0 to below 1, shared
+    values wider than keys, and problems whose counts would not fit in int64.
 
     >>> Attention(batch=1, heads=2, seq=4, head_dim=8, mask="causal").pairs
     10
@@ -48,6 +49,7 @@ class Attention:
     mask: str = "full"
     direction: str = "forward"
     shared_kv: bool = False
+    dropout: float = 0.0
 
     def __post_init__(self):
         defaults = {"kv_heads": self.heads, "kv_seq": self.seq, "value_dim": self.head_dim}
@@ -70,6 +72,9 @@ class Attention:
             raise unknown_name("dtype", self.dtype, DTYPE_BYTES)
         if self.direction not in DIRECTIONS:
             raise unknown_name("direction", self.direction, DIRECTIONS)
+        if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) \
+                or not 0 <= self.dropout < 1:
+            raise InputError(f"dropout {self.dropout!r} must be a probability from 0 to below 1")
         if self.shared_kv and self.value_dim > self.head_dim:
             raise InputError(f"value_dim {self.value_dim} must be at most head_dim "
                              f"{self.head_dim}: the values are the first columns of the keys")

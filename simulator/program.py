@@ -238,17 +238,18 @@ class ProgramBuilder:
     listings: list[Listing] = field(default_factory=list)
 
     def tensor(self, name, rows, cols, role, *, kv=False, statistic=False, updated=False,
-               packed=False, page_rows=0):
-        """Declare a tensor; ``kv`` ones have KV heads, ``statistic`` ones the statistics' dtype.
+               packed=False, page_rows=0, element_bytes=None):
+        """Declare a tensor; ``kv`` ones have KV heads, ``statistic`` ones the statistics' dtype,
+        others the problem's unless ``element_bytes`` says otherwise.
 
         A ``packed`` one has KV heads too, and ``rows`` for each of their query heads.
         """
-        element_bytes = self.problem.stat_bytes if statistic else self.problem.dtype_bytes
+        size = self.problem.stat_bytes if statistic else self.problem.dtype_bytes
         group = self.problem.group if kv or packed else 1
         rows *= group if packed else 1
         self.tensors.append(
-            Tensor(len(self.tensors), name, rows, cols, element_bytes, role, group, updated,
-                   statistic, packed, page_rows)
+            Tensor(len(self.tensors), name, rows, cols, element_bytes or size, role, group,
+                   updated, statistic, packed, page_rows)
         )
         return self.tensors[-1]
 

@@ -204,7 +204,7 @@ def _compute_problem(program, phase, row, scope):
 def _tile_operands(op) -> int:
     """How many tiles an operation reads, its output not counted."""
     arguments = getattr(op.compute, "nin", None) or len(signature(op.compute).parameters)
-    return arguments - op.accumulates - (op.name in ("scale", "mask"))
+    return arguments - op.accumulates - (op.name in ("scale", "mask", "keep"))
 
 
 _CHECKS = {

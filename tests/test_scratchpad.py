@@ -20,7 +20,8 @@ from strategies import MASKS, TILES, posed_for, problems
 
 SCHEDULES = schedules.names()
 TILED = ("flash1", "flash2", "flash1_backward", "flash2_backward")
-RETAINING = ("standard_backward", "standard_backward_minimal")  # P is kept by the forward pass
+RETAINING = ("standard_backward", "standard_backward_minimal",
+             "standard_separate_backward")  # P is kept by the forward pass
 
 
 def build(schedule, problem, tiles=None):

@@ -16,7 +16,6 @@ def add_arguments(parser):
 
     options.add_gpu(parser)
     options.add_shape(parser)
-    parser.add_argument("--dropout", action="store_true", help="with dropout of P")
     parser.add_argument("--contexts", type=_lengths, metavar="N,N,…",
                         help="context lengths of the table of a --model (8k to 1M)")
     parser.add_argument("--score-bytes", type=options.whole, metavar="BYTES",
@@ -44,4 +43,4 @@ def run(args):
         raise InputError("--contexts needs --model config.json; for one shape use --seq")
     if args.model is not None and args.seq is None:
         return memory_table.show_model(args)
-    return memory_table.show_call(options.problem(args), args.dropout, args.json)
+    return memory_table.show_call(options.problem(args), args.json)

@@ -1,11 +1,13 @@
 """The backward pass in float64, written down directly: what schedules of gradients are held to.
 
 Closed formulas of reverse-mode differentiation, dense, apart from any tile program:
-dV = PᵀdO, dP = dO·Vᵀ, dS = P ∘ (dP − rowsum(P ∘ dP)), dQ = dS·K/√d, dK = dSᵀ·Q/√d.
+dV = PᵀdO, dP = dO·Vᵀ, dS = P ∘ (dP − rowsum(P ∘ dP)), dQ = dS·K/√d, dK = dSᵀ·Q/√d. With dropout Z
+(0 or 1 / (1 − p)) dV = (P ∘ Z)ᵀdO and dP = (dO·Vᵀ) ∘ Z.
 """
 
 import numpy as np
 
+from ..dropout import kept, scaling
 from ..problem import Attention
 from .numeric import accumulator_dtype, round_to
 
@@ -30,12 +32,17 @@ def probabilities(problem: Attention, inputs: dict[str, np.ndarray]) -> dict[str
 def backward_inputs(problem: Attention, inputs: dict[str, np.ndarray],
                     seed: int = 0) -> dict[str, np.ndarray]:
     """What a backward pass may read beside Q, K, V: a normal dO, and what the forward pass saved
-    (O and P in the problem's dtype, m, l and LSE in the accumulator type)."""
+    (O and P in the problem's dtype, m, l and LSE in the accumulator type; with dropout also what it
+    kept and left of P)."""
     rng = np.random.default_rng([seed, 1])
     shape = (problem.batch, problem.heads, problem.seq, problem.value_dim)
     saved = probabilities(problem, inputs)
     values = np.repeat(inputs["V"].astype(np.float64), problem.group, axis=1)
-    stored = {"dO": rng.standard_normal(shape), "O": saved["P"] @ values, "P": saved["P"]}
+    stored = {"dO": rng.standard_normal(shape), "P": saved["P"]}
+    if problem.dropout:
+        stored["kept"] = kept(problem, 0, 0, problem.seq, problem.kv_seq)
+        saved["P"] = stored["P_dropped"] = saved["P"] * scaling(problem)
+    stored["O"] = saved["P"] @ values
     statistics = {name: saved[name].astype(accumulator_dtype(problem.dtype))
                   for name in ("m", "l", "LSE")}
     return statistics | {name: round_to(x, problem.dtype) for name, x in stored.items()}
@@ -47,9 +54,10 @@ def reference_gradients(problem: Attention,
     q, k, v, do = (inputs[name].astype(np.float64) for name in ("Q", "K", "V", "dO"))
     k, v = (np.repeat(x, problem.group, axis=1) for x in (k, v))
     p = probabilities(problem, inputs)["P"]
-    dp = do @ v.swapaxes(-1, -2)
+    stay = scaling(problem) if problem.dropout else 1.0
+    dp = do @ v.swapaxes(-1, -2) * stay
     ds = p * (dp - (p * dp).sum(axis=-1, keepdims=True)) * problem.softmax_scale
-    dk, dv = ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ do
+    dk, dv = ds.swapaxes(-1, -2) @ q, (p * stay).swapaxes(-1, -2) @ do
     return {"dQ": ds @ k, "dK": _over_groups(problem, dk), "dV": _over_groups(problem, dv)}
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..dropout import kept
 from ..errors import InputError
 from ..ops import BY_CODE, OP_A_TRANSPOSED, OP_B_TRANSPOSED, Unit
 from ..problem import Attention
@@ -90,6 +91,9 @@ def reference(problem: Attention, inputs: dict[str, np.ndarray]) -> np.ndarray:
         peak = scores.max(axis=-1, keepdims=True)
         weights = np.exp(scores - np.where(np.isneginf(peak), 0.0, peak))
         total = weights.sum(axis=-1, keepdims=True)
+        if problem.dropout:
+            stay = kept(problem, row, 0, weights.shape[-2], problem.kv_seq)
+            weights *= stay / (1 - problem.dropout)
         out[:, :, rows] = (weights @ v) / np.where(total == 0, 1.0, total)
     return out
 
@@ -227,8 +231,9 @@ class Machine:
         op, out = BY_CODE[row["op"]], self.program.tile_table[row["out"]]
         used = [row["a"], row["b"]] if row["b"] >= 0 else [row["a"]]
         operands = [self.tiles[i].astype(self.computing, copy=False) for i in used]
-        if op.name == "mask":
-            operands.append(self._visible(row, operands[0].shape))
+        if op.name in ("mask", "keep"):
+            look_up = self._visible if op.name == "mask" else self._kept
+            operands.append(look_up(row, operands[0].shape))
         if row["constant"] >= 0:
             operands.append(self.computing.type(self.program.constants[row["constant"]]))
         if op.accumulates:
@@ -254,6 +259,10 @@ class Machine:
             problem.seq, problem.kv_seq, self._value(row["row_var"]), self._value(row["col_var"]),
             shape[-2], shape[-1],
         )
+
+    def _kept(self, row, shape):
+        return kept(self.program.problem, self._value(row["row_var"]),
+                    self._value(row["col_var"]), shape[-2], shape[-1])
 
     def _rounded(self, array, tile):
         if tile.accumulator:

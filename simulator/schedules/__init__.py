@@ -5,7 +5,7 @@ A schedule module has a one-line docstring (its title), ``DEFAULT_TILES`` and
 one that computes the softmax alone ``"softmax"``,
 one that cuts keys into splits or keeps them in pages says ``OPTIONS = ("splits", "page")``, one
 that walks K and V in several orders ``("kv_order",)``; one that takes masks that are lists of
-blocks (listed_mask.py) says ``ANY_MASK = True``.
+blocks (listed_mask.py) says ``ANY_MASK = True``, one that knows dropout ``DROPOUT = True``.
 Files whose name starts with ``_`` are not schedules.
 """
 
@@ -49,8 +49,10 @@ def get(name: str):
 
 
 def takes(name: str, problem: Attention) -> bool:
-    """Whether a schedule takes the problem's mask. Raises as ``get``."""
-    return getattr(get(name), "ANY_MASK", False) or not problem.visibility.listed
+    """Whether a schedule takes the problem's mask and dropout. Raises as ``get``."""
+    module = get(name)
+    listed, drops = getattr(module, "ANY_MASK", False), getattr(module, "DROPOUT", False)
+    return (listed or not problem.visibility.listed) and (drops or not problem.dropout)
 
 
 def title(name: str) -> str:
@@ -72,6 +74,8 @@ def build(name: str, problem: Attention, tiles: Tiles | None = None) -> Program:
         )
     if not takes(name, problem):
         others = [other for other in names(problem.direction) if takes(other, problem)]
+        if problem.dropout and not getattr(module, "DROPOUT", False):
+            raise InputError(f"schedule {name} takes no dropout; {', '.join(others)} do")
         raise InputError(f"schedule {name} takes the masks full, causal and window:W; mask "
                          f"{problem.mask} is for {', '.join(others)}")
     return module.build(problem, tiles or module.DEFAULT_TILES)

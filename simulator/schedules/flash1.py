@@ -9,11 +9,13 @@ import numpy as np
 from ..problem import Attention
 from ..program import Program, ProgramBuilder, Role, Space
 from ..tiles import Tiles
+from ._dropout import Dropout
 from ._seen import part_of_list, turned, whole_list
 
 DEFAULT_TILES = Tiles(br=64, bc=128)
 OPTIONS = ("kv_order",)
 ANY_MASK = True
+DROPOUT = True
 
 
 def build(problem: Attention, tiles: Tiles) -> Program:
@@ -98,6 +100,7 @@ class _Flash1Body:
         for name in names:
             tile = p.tile(name, br, 1, Space.REGISTERS, accumulator=True)
             setattr(self, f"{name}_tile", tile)
+        self.dropout = Dropout(p, br, bc)
 
     def load_columns(self, c0):
         self.p.load(self.K, self.k, c0)
@@ -140,6 +143,8 @@ class _Flash1Body:
         compute("add", self.l_new_tile, self.l_new_tile, self.l_tile)
         compute("mul_rows", self.O, self.O, self.l_tile)
         compute("mul_rows", self.S, self.S, self.beta_tile)
+        self.dropout.draw(self.S, r0, c0)
+        self.dropout.apply(self.S)
         compute("copy", self.P, self.S)
         compute("dot_add", self.O, self.P, self.V)
         compute("div_rows", self.O, self.O, self.l_new_tile)

@@ -9,12 +9,14 @@ from ..problem import Attention
 from ..program import Program, ProgramBuilder, Role, Space
 from ..tiles import Tiles
 from ._backward import KVGradients, gradient_inputs, row_dots, zero_rows
+from ._dropout import Dropout
 from ._seen import row_blocks
 
 DIRECTION = "backward"
 DEFAULT_TILES = Tiles(br=64, bc=64)
 OPTIONS = ("kv_order",)
 ANY_MASK = True
+DROPOUT = True
 
 
 def build(problem: Attention, tiles: Tiles) -> Program:
@@ -70,6 +72,8 @@ class _Body:
             p.tile(name, br, 1, Space.REGISTERS, accumulator=True) for name in ("m", "l", "D")
         )
 
+        self.dropout = Dropout(p, br, bc)
+
     def load_columns(self, c0):
         self.p.load(self.K, self.k, c0)
         self.p.load(self.V, self.v, c0)
@@ -91,8 +95,11 @@ class _Body:
         compute("exp_minus", self.S, self.S, self.m_tile)
         compute("div_rows", self.S, self.S, self.l_tile)
         compute("copy", self.P, self.S)
+        self.dropout.draw(self.S, r0, c0)
+        self.dropout.apply(self.P)
         compute("t_dot_add", self.dV, self.P, self.dO)
         compute("dot_t", self.dP, self.dO, self.V)
+        self.dropout.apply(self.dP)
         compute("sub_rows", self.dP, self.dP, self.D)
         compute("mul", self.dP, self.dP, self.S)
         compute("copy", self.dS, self.dP)

@@ -7,11 +7,13 @@ statistics only the logsumexp LSE = m + log l is saved.
 from ..problem import Attention
 from ..program import Program, ProgramBuilder, Role, Space
 from ..tiles import Tiles
+from ._dropout import Dropout
 from ._seen import column_blocks
 
 DEFAULT_TILES = Tiles(br=128, bc=64)
 OPTIONS = ("kv_order",)
 ANY_MASK = True
+DROPOUT = True
 
 
 def build(problem: Attention, tiles: Tiles) -> Program:
@@ -33,6 +35,7 @@ def build(problem: Attention, tiles: Tiles) -> Program:
             p.tile(name, br, 1, Space.REGISTERS, accumulator=True)
             for name in ("m", "m_new", "m_block", "l", "l_block", "alpha")
         )
+        dropout = Dropout(p, br, bc)
         p.load(Q, q, r0)
         p.fill(O, 0.0, o, r0)
         p.fill(m, float("-inf"), lse, r0)
@@ -50,6 +53,8 @@ def build(problem: Attention, tiles: Tiles) -> Program:
             p.compute("mul_rows", l, l, alpha)
             p.compute("add", l, l, l_block)
             p.compute("mul_rows", O, O, alpha)
+            dropout.draw(S, r0, c0)
+            dropout.apply(S)
             p.compute("copy", P, S)
             p.load(V, v, c0)
             p.compute("dot_add", O, P, V)

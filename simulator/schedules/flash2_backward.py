@@ -10,12 +10,14 @@ from ..problem import Attention
 from ..program import Program, ProgramBuilder, Role, Space
 from ..tiles import Tiles
 from ._backward import KVGradients, gradient_inputs, row_dots, zero_rows
+from ._dropout import Dropout
 from ._seen import row_blocks
 
 DIRECTION = "backward"
 DEFAULT_TILES = Tiles(br=64, bc=128)
 OPTIONS = ("kv_order",)
 ANY_MASK = True
+DROPOUT = True
 
 
 def build(problem: Attention, tiles: Tiles) -> Program:
@@ -60,6 +62,7 @@ def _columns(p: ProgramBuilder, tiles: Tiles, tensors, gradients: KVGradients):
         dK = p.tile("dK", bc, d_qk, Space.REGISTERS, accumulator=True)
         dV = p.tile("dV", bc, d_v, Space.REGISTERS, accumulator=True)
         LSE, D = (p.tile(n, br, 1, Space.REGISTERS, accumulator=True) for n in ("LSE", "D"))
+        dropout = Dropout(p, br, bc)
         p.load(K, k, c0)
         p.load(V, v, c0)
         p.fill(dK, 0.0, k, c0)
@@ -72,10 +75,13 @@ def _columns(p: ProgramBuilder, tiles: Tiles, tensors, gradients: KVGradients):
             p.compute("mask", S, S, row=r0, col=c0)
             p.compute("exp_minus", S, S, LSE)
             p.compute("copy", P, S)
+            dropout.draw(S, r0, c0)
+            dropout.apply(P)
             p.load(dO, do, r0)
             p.compute("t_dot_add", dV, P, dO)
             p.load(D, d, r0)
             p.compute("dot_t", dP, dO, V)
+            dropout.apply(dP)
             p.compute("sub_rows", dP, dP, D)
             p.compute("mul", dP, dP, S)
             p.compute("copy", dS, dP)

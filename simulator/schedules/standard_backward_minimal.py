@@ -28,16 +28,16 @@ def build(problem: Attention, tiles: Tiles) -> Program:
     scale = problem.softmax_scale
 
     gradients.zero(n_kv)
-    _product(p, "grad_v", "t_dot", prob, do, gradients.dv, gradients.put)
-    _product(p, "grad_p", "dot_t", do, v, dp, p.store)
+    product(p, "grad_v", "t_dot", prob, do, gradients.dv, gradients.put)
+    product(p, "grad_p", "dot_t", do, v, dp, p.store)
     softmax_gradient(p, prob, dp, ds, rows=n_q)
-    _product(p, "grad_q", "dot", ds, k, dq, p.store, scale=scale)
-    _product(p, "grad_k", "t_dot", ds, q, gradients.dk, gradients.put, scale=scale)
+    product(p, "grad_q", "dot", ds, k, dq, p.store, scale=scale)
+    product(p, "grad_k", "t_dot", ds, q, gradients.dk, gradients.put, scale=scale)
     gradients.convert(n_kv)
     return p.build()
 
 
-def _product(p: ProgramBuilder, name: str, op: str, a, b, out, put, *, scale: float | None = None):
+def product(p: ProgramBuilder, name: str, op: str, a, b, out, put, *, scale: float | None = None):
     """out = op(a, b), scaled or not, of whole matrices."""
     with p.phase(name):
         A = p.tile(a.name, a.rows, a.cols, Space.SHARED)

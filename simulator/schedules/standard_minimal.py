@@ -21,22 +21,32 @@ def build(problem: Attention, tiles: Tiles) -> Program:
     s = p.tensor("S", n_q, n_kv, Role.SCRATCH)
     prob = p.tensor("P", n_q, n_kv, Role.SCRATCH)
     o = p.tensor("O", n_q, problem.value_dim, Role.OUTPUT)
+    raw_scores(p, q, k, s)
+    softmax_resident(p, s, prob, rows=n_q)
+    output(p, prob, v, o)
+    return p.build()
+
+
+def raw_scores(p: ProgramBuilder, q, k, s):
+    """S = Q·Kᵀ/√d, unmasked, of whole matrices."""
     with p.phase("scores"):
-        Q = p.tile("Q", n_q, problem.head_dim, Space.SHARED)
-        K = p.tile("K", n_kv, problem.head_dim, Space.SHARED)
-        S = p.tile("S", n_q, n_kv, Space.REGISTERS, accumulator=True)
+        Q = p.tile("Q", q.rows, q.cols, Space.SHARED)
+        K = p.tile("K", k.rows, k.cols, Space.SHARED)
+        S = p.tile("S", s.rows, s.cols, Space.REGISTERS, accumulator=True)
         p.load(Q, q)
         p.load(K, k)
         p.compute("dot_t", S, Q, K)
-        p.compute("scale", S, S, constant=problem.softmax_scale)
+        p.compute("scale", S, S, constant=p.problem.softmax_scale)
         p.store(S, s)
-    softmax_resident(p, s, prob, rows=n_q)
+
+
+def output(p: ProgramBuilder, prob, v, o):
+    """O = P·V of whole matrices."""
     with p.phase("output"):
-        P = p.tile("P", n_q, n_kv, Space.SHARED)
-        V = p.tile("V", n_kv, problem.value_dim, Space.SHARED)
-        O = p.tile("O", n_q, problem.value_dim, Space.REGISTERS, accumulator=True)
+        P = p.tile("P", prob.rows, prob.cols, Space.SHARED)
+        V = p.tile("V", v.rows, v.cols, Space.SHARED)
+        O = p.tile("O", o.rows, o.cols, Space.REGISTERS, accumulator=True)
         p.load(P, prob)
         p.load(V, v)
         p.compute("dot", O, P, V)
         p.store(O, o)
-    return p.build()
