@@ -262,6 +262,7 @@ def test_compare_takes_the_schedules_of_the_pass(capsys):
     code, said = command(capsys, "compare", "--pass", "backward", "--engine", "scratchpad",
                          "--json")
     points = json.loads(said.out)
-    assert code == 0 and {point["schedule"] for point in points} == set(SCHEDULES)
+    others = {"standard_separate_backward"}  # compared where there is dropout
+    assert code == 0 and {point["schedule"] for point in points} == set(SCHEDULES) - others
     flops = {point["flops"] for point in points}
     assert flops == {2 * 128 * 128 * 5 * 32 * 4}

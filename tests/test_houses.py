@@ -19,8 +19,8 @@ MAY_IMPORT = {
     },
     "simulator/engines": {
         f"simulator/{name}"
-        for name in ("engines", "errors", "grid_order", "jit", "masks", "ops", "problem", "program",
-                     "tape")
+        for name in ("dropout", "engines", "errors", "grid_order", "jit", "masks", "ops", "problem",
+                     "program", "tape")
     },
     "simulator/theory": {f"simulator/{name}" for name in ("errors", "masks", "problem", "tiles")},
     "simulator/theory_decode": {f"simulator/{name}" for name in ("problem", "theory", "tiles")},
