@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 from hbmeter.experiments.animation.html import html
-from hbmeter.experiments.animation.panel import HEIGHT, WIDTH, panel
+from hbmeter.experiments.animation.panel import HEIGHT, WIDTH, panel, times_moved
 from hbmeter.experiments.cli import main
 from hbmeter.simulator import schedules
 from hbmeter.simulator.engines import numeric, scratchpad, steps
@@ -70,6 +70,12 @@ def test_a_gif_of_two_schedules(tmp_path, capsys):
     assert "flash2" in capsys.readouterr().out
 
 
+def test_a_folder_that_is_not_there_is_said_before_anything_is_drawn(monkeypatch, capsys):
+    monkeypatch.setattr(schedules, "build", lambda *_: pytest.fail("drawn in vain"))
+    assert main(["animate", "--out", "no/such/folder/a.gif"]) == 2
+    assert "there is no folder no/such/folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [
     ["--out", "picture.txt"], ["--schedule", "flash9"], ["--seq", "0"], ["--seq", "100000"],
     ["--out", "no/such/folder/a.html"],
@@ -83,3 +89,16 @@ def test_only_one_head_can_be_watched():
     program = build("flash2", Attention(batch=2, heads=1, seq=8, head_dim=8))
     with pytest.raises(InputError, match="one head"):
         steps.steps(program, numeric.random_inputs(program.problem))
+
+
+def test_what_is_read_again_and_again_is_told():
+    """standard reads K once for each row block; the least is every input and output once."""
+    shown = panel(build("standard", Attention(batch=1, heads=1, seq=32, head_dim=8)), "standard")
+    names = {box.name: box.number for box in shown.tensors}
+    read = sum(step.bytes for step in shown.steps
+               if step.kind == "load" and step.region[0] == names["K"])
+    assert times_moved(read, shown.tensor_bytes[names["K"]]) == "4×"
+    assert shown.compulsory_bytes == 4 * 32 * 8 * 2 < shown.bytes
+    assert shown.where(shown.steps[0]) == "kernel 1 of 3: scores, block at row 0 and column 0"
+    text = html([shown, panel(build("flash2"), "flash2")], "both")
+    assert f"In all: standard {shown.bytes:,} B, flash2" in text

@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from .. import style
-from .panel import HEIGHT, WIDTH, Panel
+from .panel import HEIGHT, WIDTH, Panel, times_moved
 
 FRAMES, FRAME_MS, LAST_MS = 140, 140, 3000
 DPI, INCHES = 100, 6.2
@@ -20,7 +20,7 @@ READ, WRITTEN, HELD = style.BLUE, style.VERMILION, "#9BC9A8"
 def gif(panels: list[Panel], progress=lambda done: None) -> bytes:
     """GIF of all panels side by side on one clock; ``progress`` gets the frames done."""
     end = max(panel.ends[-1] for panel in panels)
-    most = max(sum(step.bytes for step in panel.steps) for panel in panels)
+    most = max(panel.bytes for panel in panels)
     frames = []
     for number in range(FRAMES):
         frames.append(_frame(panels, end * (number + 1) / FRAMES, most))
@@ -53,7 +53,7 @@ def _draw(axes, panel: Panel, time: float, most: int):
     last = min(bisect_right(panel.ends, time), len(panel.steps) - 1)
     now, done = panel.steps[last], panel.steps[:last + 1]
     axes.text(16, 26, panel.title, fontsize=12, fontweight="bold")
-    axes.text(WIDTH - 16, 26, panel.phases[now.phase], fontsize=8.5, color=style.GREY, ha="right")
+    axes.text(WIDTH - 16, 26, panel.where(now), fontsize=8.5, color=style.GREY, ha="right")
     for y, h, fill, name in ((36, 214, "#F4F1EA", "HBM"),
                              (270, 142, "#EEF4F8", "on the chip (one thread block)")):
         axes.add_patch(Rectangle((6, y), WIDTH - 12, h, facecolor=fill, edgecolor="none"))
@@ -65,8 +65,12 @@ def _draw(axes, panel: Panel, time: float, most: int):
     read = sum(step.bytes for step in done if step.kind == "load")
     written = sum(step.bytes for step in done if step.kind == "store")
     scale = (WIDTH - 32) / most
+    axes.add_patch(Rectangle((16, 424), panel.bytes * scale, 12, facecolor="none",
+                             edgecolor="#BDBDBD", linewidth=0.8))
     axes.add_patch(Rectangle((16, 424), read * scale, 12, facecolor=READ))
     axes.add_patch(Rectangle((16 + read * scale, 424), written * scale, 12, facecolor=WRITTEN))
+    least = 16 + panel.compulsory_bytes * scale
+    axes.plot([least, least], [418, 441], color=style.BLACK, linestyle=":", linewidth=1.4)
     finished = " – done" if time >= panel.ends[-1] else ""
     axes.text(16, 454, f"crossed so far: {read:,} B read, {written:,} B written{finished}",
               fontsize=9.5, fontweight="bold")
@@ -78,6 +82,13 @@ def _draw_tensors(axes, panel: Panel, done):
     for box in panel.tensors:
         _rectangle(axes, box, facecolor="white", edgecolor="#BDBDBD")
         axes.text(box.x, box.y - 5, box.name, fontsize=8)
+        whole = panel.tensor_bytes[box.number]
+        moved = {verb: sum(step.bytes for step in done
+                           if step.kind == kind and step.region[0] == box.number)
+                 for verb, kind in (("read", "load"), ("written", "store"))}
+        often = [f"{verb} {times_moved(count, whole)}" for verb, count in moved.items() if count]
+        axes.text(box.x, box.y + box.h + 5, "\n".join(often), fontsize=6.5, color=style.GREY,
+                  va="top", linespacing=1.1)
     marks = {step.region: step.kind for step in done if step.kind in ("load", "store")}
     for region, kind in marks.items():
         _mark(axes, boxes[region[0]], region, kind, 0.3)

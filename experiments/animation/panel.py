@@ -13,7 +13,7 @@ from .words import explain
 
 WIDTH, HEIGHT = 620, 500
 MARGIN, GAP = 16, 14
-HBM_TOP, HBM_HEIGHT = 52, 190
+HBM_TOP, HBM_HEIGHT = 52, 182
 CHIP_TOP, ROW_HEIGHT = 292, 62
 SMALLEST = 7.0  # of a drawn side: one-column statistics stay visible
 COMPUTE_TIME = 0.5  # of a step that moves nothing; one that moves a Br × d tile takes 1 more
@@ -49,18 +49,34 @@ class Panel:
     texts: tuple[str, ...]
     phases: tuple[str, ...]
     tile_bytes: tuple[int, ...]
+    tensor_bytes: tuple[int, ...]
+    compulsory_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """What crosses in all."""
+        return sum(step.bytes for step in self.steps)
+
+    def where(self, step: Step) -> str:
+        """Which launch a step belongs to, and which of its thread blocks."""
+        launch = f"kernel {step.phase + 1} of {len(self.phases)}: " * (len(self.phases) > 1)
+        block = " and ".join(f"{name} {at}" for name, at in zip(("row", "column"), step.block,
+                                                               strict=False))
+        return f"{launch}{self.phases[step.phase]}" + f", block at {block}" * bool(block)
 
     def document(self) -> dict:
         """What the player needs, as JSON."""
         return {
-            "schedule": self.schedule, "title": self.title, "phases": self.phases,
+            "schedule": self.schedule, "title": self.title,
+            "compulsory": self.compulsory_bytes, "tensorBytes": self.tensor_bytes,
             "tensors": [asdict(box) for box in self.tensors],
             "tiles": [asdict(box) for box in self.tiles],
             "tileBytes": self.tile_bytes,
             "steps": [
                 [step.kind, step.phase, list(step.block), step.tile, list(step.operands),
                  step.region, step.bytes, text, words, round(end, 3),
-                 {name: _short(value) for name, value in step.statistics.items()}]
+                 {name: _short(value) for name, value in step.statistics.items()},
+                 self.where(step)]
                 for step, end, words, text in zip(self.steps, self.ends, self.words, self.texts,
                                                   strict=True)
             ],
@@ -85,7 +101,14 @@ def panel(program: Program, title: str) -> Panel:
         tuple(instruction_text(program, step.address) for step in done),
         tuple(phase.name for phase in program.phases),
         tuple(tile.bytes for tile in program.tile_table),
+        tuple(tensor.rows * tensor.cols * tensor.element_bytes for tensor in program.tensors),
+        program.problem.compulsory_read_bytes + program.problem.compulsory_write_bytes,
     )
+
+
+def times_moved(moved: int, whole: int) -> str:
+    """How often a tensor of ``whole`` bytes has moved: 0.3×, 1×, 4×."""
+    return f"{round(moved / whole, 1):g}×"
 
 
 def _place_tensors(program: Program) -> tuple[Box, ...]:

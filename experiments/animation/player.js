@@ -29,6 +29,8 @@ class Panel {
     for (const box of data.tensors) {
       node(svg, "rect", { x: box.x, y: box.y, width: box.w, height: box.h, class: "tensor" });
       node(svg, "text", { x: box.x, y: box.y - 5, class: "name" }, box.name);
+      box.often = [11, 20].map((down) =>
+        node(svg, "text", { x: box.x, y: box.y + box.h + down, class: "often" }));
     }
     this.touched = node(svg, "g", {});
     this.tiles = new Map();
@@ -38,8 +40,12 @@ class Panel {
       node(group, "text", { x: box.x, y: box.y - 4, class: "name" }, box.name);
       this.tiles.set(box.number, { group, rect, phase: box.phase });
     }
+    const scale = (DATA.width - 32) / DATA.most, total = data.steps.reduce((sum, s) => sum + s[6], 0);
+    node(svg, "rect", { x: 16, y: 424, width: total * scale, height: 12, class: "whole" });
     this.bar = node(svg, "rect", { x: 16, y: 424, width: 0, height: 12, class: "read" });
     this.bar2 = node(svg, "rect", { x: 16, y: 424, width: 0, height: 12, class: "written" });
+    const least = 16 + data.compulsory * scale;
+    node(svg, "line", { x1: least, x2: least, y1: 418, y2: 442, class: "least" });
     this.count = node(svg, "text", { x: 16, y: 452, class: "count" });
     this.words = node(svg, "text", { x: 16, y: 472, class: "words" });
     this.numbers = node(svg, "text", { x: 16, y: 490, class: "note" });
@@ -57,6 +63,7 @@ class Panel {
 
   draw(time) {
     const last = this.at(time), steps = this.data.steps;
+    const often = new Map(), moves = { load: [0, "read"], store: [1, "written"] };
     let read = 0, written = 0, held = new Set(), was = "";
     const marks = new Map();
     for (let i = 0; i <= last; i++) {
@@ -64,12 +71,23 @@ class Panel {
       const here = phase + ":" + block;
       if (here !== was) { held = new Set(); was = here; }
       if (kind !== "store") held.add(tile);
+      if (kind in moves) {
+        const sums = often.get(region[0]) || [0, 0];
+        sums[moves[kind][0]] += moved;
+        often.set(region[0], sums);
+      }
       if (kind === "load") { read += moved; marks.set(region.join(), [region, "read"]); }
       if (kind === "store") { written += moved; marks.set(region.join(), [region, "written"]); }
     }
     this.touched.replaceChildren();
     for (const [region, how] of marks.values()) this.mark(region, how + " old");
-    const [kind, phase, block, tile, operands, region, , text, words, , statistics] = steps[last];
+    for (const [number, box] of this.tensors) {
+      const [ins, outs] = often.get(number) || [0, 0], whole = this.data.tensorBytes[number];
+      const texts = [["read", ins], ["written", outs]].filter(([, moved]) => moved)
+        .map(([verb, moved]) => `${verb} ${+(moved / whole).toFixed(1)}×`);
+      box.often.forEach((line, i) => { line.textContent = texts[i] || ""; });
+    }
+    const [kind, phase, , tile, operands, region, , text, words, , statistics, where] = steps[last];
     if (kind === "load") this.mark(region, "read");
     if (kind === "store") this.mark(region, "written");
     for (const [number, box] of this.tiles) {
@@ -85,8 +103,7 @@ class Panel {
     this.count.textContent = `crossed so far: ${bytes(read)} read, ${bytes(written)} written`
       + (last === steps.length - 1 && time >= this.end ? " – done" : "");
     this.words.textContent = words;
-    this.where.textContent = `${this.data.phases[phase]}`
-      + (block.length ? `, block at ${block.join(", ")}` : "");
+    this.where.textContent = where;
     const values = Object.entries(statistics).map(([name, value]) => `${name} ${value}`);
     this.numbers.textContent = text + (values.length ? "   first row: " + values.join(", ") : "");
   }

@@ -18,7 +18,7 @@ _OPS = {
     "log": "{out} = log {a}",
     "mul_rows": "each row of {out} is rescaled by {b}: the maximum may have changed",
     "div_rows": "each row of {out} is divided by {b}: the softmax's denominator, at last",
-    "copy": "{out} takes over {a}",
+    "copy": "{out} begins as a copy of {a}",
 }
 
 

@@ -31,19 +31,19 @@ def add_arguments(parser):
 def run(args):
     """Run the programs step by step and write the file."""
     import sys
-    from pathlib import Path
 
     from ...simulator import schedules
     from ...simulator.errors import InputError
     from ...simulator.problem import Attention
     from ...simulator.tiles import Tiles
     from ..animation.panel import panel
-    from ..files import write_atomic
+    from ..files import output_file, write_atomic
     from ..progress import Progress
 
     kind = args.out.rpartition(".")[2].lower()
     if kind not in ("html", "gif"):
         raise InputError(f"--out {args.out}: the file's name must end in .html or .gif")
+    target = output_file(args.out)
     problem = Attention(batch=1, heads=1, seq=args.seq, head_dim=args.head_dim, mask=args.mask)
     tiles = Tiles(args.br, args.bc, bk=min(32, args.head_dim))
     panels = [panel(schedules.build(name, problem, tiles), name) for name in args.schedule]
@@ -59,6 +59,6 @@ def run(args):
         progress.start("drawing", FRAMES)
         content = gif(panels, lambda done: progress.step(done - 1, "frames"))
         progress.end()
-    write_atomic(Path(args.out), content)
+    write_atomic(target, content)
     total = ", ".join(f"{p.schedule} {sum(s.bytes for s in p.steps):,} B" for p in panels)
     print(f"{args.out}: {total} over {problem.seq} tokens, head_dim {problem.head_dim}")
