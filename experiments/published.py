@@ -61,7 +61,8 @@ def _flash1_backward(problem: Attention) -> Recipe:
 
 def _column_warps(columns: int, threads: int) -> Execution:
     """A warp owns ``columns`` columns: row maxima, row sums and O are reduced over the warps
-    through shared memory (store, barrier, load) for every 16 rows."""
+    through shared memory (store, barrier, load) for every 16 rows. O and the next Q are asked for
+    after the first product and waited for after the second (fmha_fprop_kernel_1xN.h)."""
     warps, product = threads // 32, 32 / 2048
     scores = Cost(product + 32 / (256 * columns), 0.0, 4 / (256 * columns), waits=3)
     across = 2 * 4 / 128 / columns  # wavefronts of a partial fp32 O, stored and loaded
@@ -73,7 +74,7 @@ def _column_warps(columns: int, threads: int) -> Execution:
         "div_rows": Cost(1), "sub_rows": Cost(1), "mul": Cost(1),
         "maximum": Cost(slow=100 * 32 * warps / 16, chain=100),
     }
-    return Execution("mma_sync", threads, costs, operands_ahead=True, prefetch="product")
+    return Execution("mma_sync", threads, costs, operands_ahead=True, prefetch="trip")
 
 
 def _flash2(problem: Attention) -> Recipe:

@@ -10,11 +10,12 @@ import argparse
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
-from functools import lru_cache
+from dataclasses import asdict, replace
+from functools import cache, lru_cache
 from pathlib import Path
 
 from .. import kernels
+from ..kernels.base import tensor_shape
 from ..simulator.errors import InputError
 from ..simulator.problem import Attention
 from ..simulator.tiles import Tiles
@@ -57,8 +58,9 @@ SHAPES = {
         (_shape(128, 512, 128), _shape(128, 1024, 128, "causal")),
     ),
     "standard": (
-        (_shape(16, 1024, 64), _shape(8, 4096, 64), _shape(16, 2048, 64, "causal")),
-        (_shape(16, 1024, 128), _shape(8, 2048, 128)),
+        (_shape(64, 1024, 64), _shape(16, 1024, 64), _shape(8, 4096, 64),
+         _shape(16, 2048, 64, "causal")),
+        (_shape(64, 1024, 128), _shape(16, 1024, 128), _shape(8, 2048, 128)),
     ),
 }
 
@@ -80,6 +82,7 @@ def points() -> Iterator[Point]:
                     yield Point(name, problem, tiles, order)
 
 
+@cache
 def calibrators() -> frozenset[Point]:
     """The points of the first shape of each group."""
     return frozenset(
@@ -112,7 +115,8 @@ def _build(wanted: list[Point], report) -> None:
     first = {}
     for point in wanted:
         kernel = kernels.get(point.kernel)
-        first.setdefault((point.kernel, kernel.options(point.problem, point.tiles)), point)
+        options = kernel.options(point.problem, point.tiles, order=point.order)
+        first.setdefault((point.kernel, options), point)
     report.note(f"{len(first)} builds")
     with ThreadPoolExecutor(COMPILERS) as pool:
         list(pool.map(_attributes, first.values()))
@@ -131,17 +135,31 @@ def _attributes(point: Point) -> dict | None:
 
 @lru_cache(maxsize=1)
 def _inputs(problem: Attention):
+    """Standard normal Q, K and V, made on the GPU, and what else the pass reads by name."""
     from ..kernels import runner
 
-    return runner.random_inputs(problem)
+    cupy = runner.require_gpu()
+    random = cupy.random.default_rng(0)
+
+    def normal(name):
+        shape = tensor_shape(name, problem)
+        return runner.to_storage(random.standard_normal(shape, dtype=cupy.float32), problem.dtype)
+
+    inputs = tuple(normal(name) for name in "QKV")
+    if problem.direction == "forward":
+        return inputs, None
+    kernel, forward = kernels.get("flash2_mma"), replace(problem, direction="forward")
+    saved = runner.run(kernel, forward, kernel.tile_choices(forward)[0], *inputs).outputs
+    return inputs, saved | {"dO": normal("dO")}
 
 
 def _time(point: Point) -> dict:
     """Attributes, and milliseconds of a call over batches of back-to-back calls."""
     from ..kernels import runner
 
+    inputs, more = _inputs(point.problem)
     launch = runner.Prepared(kernels.get(point.kernel), point.problem, point.tiles,
-                             *_inputs(point.problem), point.order, False, None).launch
+                             *inputs, point.order, False, None, more).launch
     launch()
     once_ms = _batch_ms(launch, 1)
     batch = max(1, round(BATCH_MS / once_ms))
@@ -167,17 +185,21 @@ def recorded() -> list[dict]:
     return records.documents(FOLDER)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Measure and write the record."""
+def save(out: Path, found: list[dict], command: str) -> None:
+    """Write a record of measured points."""
     from ..kernels import runner
 
+    origin = records.provenance(runner.require_gpu(), None, source_hash(), NOTES)
+    records.save(out, records.document(origin | {"command": command}, found))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="record to write")
     out = parser.parse_args(arguments).out
     found = measure(list(points()), Progress(sys.stderr))
-    origin = records.provenance(runner.require_gpu(), None, source_hash(), NOTES)
-    origin["command"] = "python -m hbmeter.experiments.tile_sweep"
-    records.save(out, records.document(origin, found))
+    save(out, found, "python -m hbmeter.experiments.tile_sweep")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Recorded times against bounds and predictions: errors, choices of tiles, and limiters.
 
 A point is held out by its hash (grid.py), as for the L2 model: the time model was developed on the
-other third. *Zero-shot* uses nothing measured on the kernel. *Calibrated* multiplies by one factor
-a build (kernel, head_dim, dtype, tiles, blocks per SM): measured over predicted on the one small
-shape of the tile sweep (tile_sweep.py), whose points are then left out.
+other third. It is *fresh* if it was first measured when the model was finished
+(held_out_times.py). *Zero-shot* uses nothing measured on the kernel. *Calibrated* multiplies by one
+factor a build (kernel, head_dim, dtype, tiles, blocks per SM): measured over predicted on the one
+small shape that is timed for it, in the same run for fresh points and benchmarks, else in the tile
+sweep (tile_sweep.py); the small shapes' own points are then left out.
 """
 
 from collections import defaultdict
@@ -16,14 +18,16 @@ import numpy as np
 from .. import kernels
 from ..simulator import schedules
 from ..simulator.bounds import program_bound
-from ..simulator.execution import Execution
+from ..simulator.execution import Execution, multiplier_of
 from ..simulator.problem import Attention
 from ..simulator.time_model import Prediction, predict
-from . import bench, busy_units, records, tile_sweep
+from . import bench, busy_units, held_out_times, records, tile_sweep
 from .grid import Point
 from .verify import gpu_profile
 
 MODES = ("zero-shot", "calibrated")
+BENCH_CALIBRATES = 2048  # keys of the benchmark's full shape that calibrates its other ones
+PARTS = ("developed on", "held out", "fresh")
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,12 @@ class Timed:
     by_itself: bool
     blocks_per_sm: tuple[int, ...]
     gpu: object
+    fresh: bool = False
+
+    @property
+    def part(self) -> str:
+        """Which of PARTS it belongs to."""
+        return "fresh" if self.fresh else PARTS[self.point.held_out]
 
     @cached_property
     def program(self):
@@ -54,13 +64,28 @@ class Timed:
     @property
     def bound(self):
         """What no run of this program beats."""
-        multiplier = executions(self.point)[0].multiplier
+        multiplier = multiplier_of(executions(self.point))
         return program_bound(self.program, self.gpu, multiplier)
 
     @property
     def build(self) -> tuple:
         """What a calibration factor belongs to: a kernel, compiled for tiles, at an occupancy."""
-        return (*self.compiled, self.blocks_per_sm)
+        return (*self.compiled, self.blocks_per_sm, self.family)
+
+    @property
+    def family(self) -> str:
+        """Runs that one calibrating run stands for: a benchmark keeps the GPU busy for minutes, and
+        its clocks lower than the others'."""
+        return self.source.split()[0] if self.source.startswith(("bench", "held")) else "tiles"
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether it is the run that calibrated predictions of its build know."""
+        problem = self.point.problem
+        if self.family == "bench":
+            return problem.seq == BENCH_CALIBRATES and problem.mask == "full"
+        known = held_out_times.calibrators() if self.fresh else tile_sweep.calibrators()
+        return self.point in known and not self.by_itself
 
     @property
     def compiled(self) -> tuple:
@@ -92,10 +117,13 @@ def timed() -> list[Timed]:
         for record in records.load_all() if (profile := gpu_profile(record))
         for data in record.points
     ]
-    for record in tile_sweep.recorded():
-        profile = _profile(record)
-        found += [_timed(Point.of(data), f"tiles {record['name']}", data, False, profile)
-                  for data in record["points"]]
+    for kind, documents in (("tiles", tile_sweep.recorded()),
+                            ("held out", held_out_times.recorded())):
+        for record in documents:
+            profile = _profile(record)
+            found += [replace(_timed(Point.of(data), f"{kind} {record['name']}", data, False,
+                                     profile), fresh=kind == "held out")
+                      for data in record["points"]]
     found += _bench(found)
     return [x for x in found if executions(x.point) is not None]
 
@@ -137,8 +165,7 @@ def rows(points: list[Timed], *, bounds: bool = True) -> list[dict]:
 
     Calibrating points have no calibrated prediction, nor has a build without one.
     """
-    calibrators = tile_sweep.calibrators()
-    factors = {x.build: x.factor() for x in points if x.point in calibrators and not x.by_itself}
+    factors = {x.build: x.factor() for x in points if x.calibrates}
     found = []
     for x in points:
         tiles, zero = x.point.tiles, x.seconds(x.prediction)
@@ -146,14 +173,15 @@ def rows(points: list[Timed], *, bounds: bool = True) -> list[dict]:
         row = {
             "source": x.source, "kernel": x.point.kernel, "shape": x.point.shape,
             "order": x.point.order, "br": tiles.br, "bc": tiles.bc, "stages": tiles.stages,
-            "blocks_per_sm": x.blocks_per_sm, "held_out": x.point.held_out,
+            "blocks_per_sm": x.blocks_per_sm, "part": x.part,
+            "held_out": x.part != PARTS[0],
             "measured_s": x.ms * 1e-3, "fastest_s": x.fastest_ms * 1e-3,
             "bound_s": bound and bound.bound_s, "bound_by": bound and bound.limiter,
             "predicted_s": zero,
             "limiter": x.prediction.limiter, "error": zero * 1e3 / x.ms - 1,
             "calibrated_s": None, "calibrated_error": None,
         }
-        if x.build in factors and not (x.point in calibrators and not x.by_itself):
+        if x.build in factors and not x.calibrates:
             seconds = x.seconds(x.prediction.calibrated(factors[x.build]))
             row |= {"calibrated_s": seconds, "calibrated_error": seconds * 1e3 / x.ms - 1}
         found.append(row)
@@ -161,15 +189,17 @@ def rows(points: list[Timed], *, bounds: bool = True) -> list[dict]:
 
 
 def summary(table: list[dict]) -> list[dict]:
-    """For each kernel and all, points developed on and held out: mean, bias and worst error."""
+    """For each of PARTS, each kernel and all: mean, bias and worst error."""
     found = []
     for mode, key in zip(MODES, ("error", "calibrated_error"), strict=True):
-        for held_out in (False, True):
-            part = [r for r in table if r["held_out"] == held_out and r[key] is not None]
+        for name in PARTS:
+            part = [r for r in table if r["part"] == name and r[key] is not None]
+            if not part:
+                continue
             for kernel in (*dict.fromkeys(r["kernel"] for r in part), "all"):
                 errors = [r[key] for r in part if kernel in (r["kernel"], "all")]
                 found.append({
-                    "mode": mode, "points": "held out" if held_out else "developed on",
+                    "mode": mode, "points": name,
                     "kernel": kernel, "count": len(errors), "mean": mean(map(abs, errors)),
                     "bias": mean(errors), "worst": max(map(abs, errors)),
                 })
@@ -233,7 +263,7 @@ def limiters() -> list[dict]:
             for phase in prediction.phases:
                 for name, seconds in phase.unit_seconds.items():
                     busy[name] += seconds
-            if executions(point)[0].multiplier == "fma":
+            if multiplier_of(executions(point)) == "fma":
                 busy["matmul"] = 0.0
             predicted = max(busy, key=busy.get)
             found.append({

@@ -1,5 +1,6 @@
 """Launcher of flash2_backward.cu: FlashAttention-2 backward on tensor cores, dQ by atomics."""
 
+from ..simulator.execution import mma_backward, streaming
 from ..simulator.tiles import Tiles
 from .base import MAX_REGISTERS, SHAPE, THREADS, Kernel, Launch, ceil_div
 
@@ -26,6 +27,17 @@ class BackwardKernel(Kernel):
 
     def defines(self, problem, tiles):
         return super().defines(problem, tiles) | {"GROUPED": str(int(problem.group > 1))}
+
+    def main_execution(self, problem, tiles):
+        """How the main launch runs its phase."""
+        raise NotImplementedError
+
+    def executions(self, problem, tiles):
+        around = streaming(THREADS, 2)
+        phases = [around, self.main_execution(problem, tiles), around]
+        if problem.group > 1:
+            phases = [around, *phases, around]
+        return tuple(phases)
 
     def launches(self, problem, tiles, order="row"):
         heads, grouped = problem.head_count, problem.group > 1
@@ -73,6 +85,17 @@ class Flash2Backward(BackwardKernel):
     def _registers(self, problem, tiles, threads):
         sums = tiles.bc * (problem.head_dim + problem.value_dim) + 2 * tiles.br * tiles.bc
         return sums // threads + 40
+
+    def main_execution(self, problem, tiles):
+        threads = self.block_threads(problem, tiles)
+
+        def share(rows, columns):
+            """Rows and columns of a warp (Share of the source)."""
+            across = threads // 32 // (rows // 32)
+            return 32, 16 * ceil_div(columns, 16 * across)
+
+        return mma_backward(share, tiles.br, tiles.bc, (problem.head_dim, problem.value_dim),
+                            threads, stages=tiles.stages)
 
     def shared_bytes(self, problem, tiles):
         widths = problem.head_dim + problem.value_dim

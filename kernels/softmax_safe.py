@@ -1,5 +1,6 @@
 """Launcher of softmax_safe.cu: the softmax alone, three passes, a thread block a row."""
 
+from ..simulator.execution import softmax_alone
 from ..simulator.tiles import Tiles
 from .base import THREADS, Kernel, Launch
 
@@ -39,6 +40,9 @@ class Softmax(Kernel):
         step = THREADS * 16 // problem.dtype_bytes
         choices = (Tiles(1, loads * step) for loads in (2, 1, 4))
         return tuple(tiles for tiles in choices if self.accepts(problem, tiles))
+
+    def executions(self, problem, tiles):
+        return (softmax_alone(problem.kv_seq, tiles.bc, THREADS),)
 
     def launches(self, problem, tiles, order="row"):
         arguments = ("S", "P", "heads", "n_q", "n_kv", "lo_shift", "hi_shift")

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..simulator.execution import mma_decode, streaming
 from ..simulator.schedules._decode import COMBINE_ROWS, Cut, cut
 from ..simulator.tiles import Tiles
 from .base import Kernel, Launch, ceil_div
@@ -91,6 +92,13 @@ class SplitKV(Kernel):
             "WARP_KEYS": str(self.warp_keys(tiles)),
             "SHARED_BYTES": str(self.loop_shared_bytes(problem, tiles)),
         }
+
+    def executions(self, problem, tiles):
+        attend = mma_decode(self.warp_keys(tiles), tiles.br, problem.head_dim,
+                            self.block_threads(tiles), stages=tiles.stages)
+        if self.cut(problem, tiles).splits == 1:
+            return (attend,)
+        return attend, streaming(COMBINE_THREADS, 4, slow=0, trips_ahead=8)
 
     def launches(self, problem, tiles, order="row"):
         heads, rows = problem.batch * problem.kv_heads, problem.group * problem.seq

@@ -6,15 +6,19 @@ the products, and in what runs under what. Kernels declare that, read off their 
 machine code: nothing here is a time, and nothing is measured.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 
 from .occupancy import estimate_registers, occupancy
+from .ops import BY_CODE, Unit
 from .program import Space
+from .tape import Kind
 
 WARP = 32
 WAVEFRONT_BYTES = 128  # what shared memory moves in a clock
 CONVERTING_PACE = 0.52  # younger_pace of FMA kernels that convert, of mma.sync with 32 rows a warp,
 WIDE_WARPS_PACE, NARROW_WARPS_PACE = 0.78, 0.98  # and with 16; H200
+STREAMING_THREADS = 256  # of a thread block that multiplies nothing
 WIDE_LOAD_WAVEFRONTS = 4  # of a warp's 16-byte loads, broadcast or not: a quarter warp each
 
 
@@ -45,8 +49,8 @@ class Execution:
     ``masks_edges``: only tiles that the mask's edge crosses are masked.
     ``ping_pong``: warpgroups take turns, so that every unit works under the others.
     ``prefetch`` is what runs between a load and its use: "none" (serial: a block then loads
-    ``in_flight_bytes`` at a time), a "product" of the same trip, or a whole "trip"
-    (double-buffered).
+    ``in_flight_bytes`` at a time), a "product" of the same trip, or a whole "trip" (double-
+    buffered); loads of ``trips_ahead`` trips are on their way at once.
     ``younger_pace``: how fast a thread block runs beside the next older one on its SM, whose warps
     are served first; read off the starts and ends of thread blocks on an H200 (experiments/
     residents.py), 1 where they were not recorded.
@@ -60,10 +64,13 @@ class Execution:
     masks_edges: bool = False
     ping_pong: bool = False
     prefetch: str = "none"
+    trips_ahead: int = 1
     in_flight_bytes: int | None = None
     instructions_per_byte: float = 0.25  # of loads and stores; half of them slow
     multicast: int = 1  # thread blocks that share what one of them loads
     spill_bytes: int = 0  # of a thread and trip, stored and loaded
+    persistent: bool = False  # a grid of as many blocks as fit: the next tile's loads come early
+    filled: float = 1.0  # of the elements of a tile, on average: threads skip the others
     younger_pace: float = 1.0
 
     @property
@@ -123,6 +130,35 @@ def fma(scores: Cost | None, output: Cost | None, columns: int, threads: int = 2
     )
 
 
+def streaming(threads: int, vectors: int, *, slow: float = 1.0,
+              trips_ahead: int = 1) -> Execution:
+    """Elementwise work on what is read once, ``vectors`` of 16 bytes a thread on their way, of
+    ``trips_ahead`` trips; an element takes one instruction an operation and ``slow`` ones to
+    convert."""
+    element = Cost(1, slow)
+    return Execution("fma", threads, {name: element for name in (
+        "mul", "scale", "mul_rows", "div_rows", "add")} | {"exp_minus": Cost(2, 1)},
+        in_flight_bytes=16 * vectors * threads, instructions_per_byte=8 / 16,
+        trips_ahead=trips_ahead)
+
+
+def fma_backward(scores: Cost, rows: int, columns: int, widths: tuple[int, int],
+                 element_bytes: int) -> Execution:
+    """FlashAttention-2 backward on FMA units by 16 × 16 threads: S and dP as ``fma_scores``, the
+    other products as ``fma_output``, with weights in fp32 through shared memory (dS twice)."""
+    width = widths[0]
+    of_keys = fma_output(columns, width, rows, element_bytes, 4)
+    of_rows = fma_output(rows, width, columns, element_bytes, 4)
+    how = fma(scores, of_rows, columns, element_bytes=element_bytes)
+    return replace(how, costs=how.costs | {
+        "t_dot_add": of_keys, "sub_rows": Cost(1), "mul": Cost(1, 0, 4 / WAVEFRONT_BYTES)})
+
+
+def multiplier_of(kernel: tuple[Execution, ...]) -> str:
+    """The unit of a kernel's products; launches without products stand as "fma"."""
+    return next((how.multiplier for how in kernel if how.multiplier != "fma"), "fma")
+
+
 def softmax_rows(columns: int, threads: int = 256) -> Execution:
     """Softmax of whole rows, a thread block a row, 8 elements a thread and turn: maximum and sum
     in one pass, weights in a second; two reductions over the block, each in 5 shuffles and two
@@ -136,6 +172,24 @@ def softmax_rows(columns: int, threads: int = 256) -> Execution:
     )
 
 
+def softmax_alone(columns: int, step: int, threads: int, *, resident: bool = False) -> Execution:
+    """Softmax of rows of ``columns`` in a few passes, ``step`` of them at a time, a thread block a
+    row, all loads of a step on their way at once: a thread's maxima and sums meet over the block
+    once a pass.
+
+    A ``resident`` row waits in shared memory and is reduced as a whole.
+    """
+    steps = -(-columns // step)
+    costs = {"mask": Cost(slow=1), "row_max": Cost(slow=1), "row_sum": Cost(1),
+             "exp_minus": Cost(2), "div_rows": Cost(1, 0.5)}
+    if resident:
+        costs |= {"row_max": Cost(slow=1, waits=14), "row_sum": Cost(1, waits=14)}
+    else:
+        costs |= {"maximum": Cost(waits=14 / steps), "add": Cost(waits=14 / steps)}
+    return Execution("fma", threads, costs, instructions_per_byte=4 / 16,
+                     filled=1.0 if resident else columns / (steps * step))
+
+
 # ---- Products on tensor cores ------------------------------------------------------------------
 
 _MMA = 16 * 8 * 16  # multiply-adds of one mma.sync
@@ -147,6 +201,45 @@ _SOFTMAX = {  # for a score: a maximum, an FFMA and ex2, an addition, half a con
 }
 
 
+def _mma_product(rows: int, columns: int) -> Cost:
+    """A warp's product of ``rows`` × ``columns`` on mma.sync, operands by ldmatrix: one fragment
+    for each 16 rows and each 16 columns, 16 deep."""
+    fragments = 1 / (_FRAGMENT * rows) + 1 / (_FRAGMENT * columns)
+    return Cost(WARP / _MMA + WARP * fragments, 0.0, 4 * fragments, waits=2)
+
+
+def mma_backward(share, rows: int, columns: int, widths: tuple[int, int], threads: int, *,
+                 stages: int) -> Execution:
+    """FlashAttention-2 backward on mma.sync: five products shared out over all warps, ``share(rows,
+    columns)`` of a result to each; P and dS change hands through shared memory.
+
+    A trip and a block have instructions of their own as in ``mma_sync``; a wait more for each of
+    P and dS, which all warps wait for.
+    """
+    width = max(widths)
+    scores = _mma_product(*share(rows, columns))
+    handed_on = Cost(0.5, 0.5, 2 / WAVEFRONT_BYTES, waits=1)
+    return Execution(
+        "mma_sync", threads,
+        {"dot_t": scores, "t_dot_add": _mma_product(*share(columns, width)),
+         "dot": _mma_product(*share(rows, width)), "mask": Cost(slow=4),
+         "exp_minus": Cost(2, waits=1), "copy": handed_on, "sub_rows": Cost(1, chain=100),
+         "mul": Cost(1)},
+        strips=2, operands_ahead=True, masks_edges=True,
+        prefetch="trip" if stages > 1 else "none", younger_pace=WIDE_WARPS_PACE,
+    )
+
+
+def mma_decode(warp_keys: int, rows: int, depth: int, threads: int, *, stages: int) -> Execution:
+    """Split-KV decode on mma.sync: every warp streams keys of its own, all of its buffers but one
+    ahead, and has all rows; warps meet at the end only. With so few columns a warp's scores wait
+    for a load and a product at each 16 of their ``depth``."""
+    how = mma_sync(rows, warp_keys, threads, stages=2)
+    scores = replace(how.costs["dot_t"], waits=2 * depth / 16)
+    return replace(how, costs=how.costs | {"dot_t": scores, "dot_t_add": scores},
+                   prefetch="trip" if stages > 1 else "none", trips_ahead=max(stages - 1, 1))
+
+
 def mma_sync(rows_of_warp: int, columns: int, threads: int, *, stages: int) -> Execution:
     """FlashAttention-2 on mma.sync: operands by ldmatrix, weights stay in registers, O is rescaled
     only when a maximum has grown much.
@@ -156,19 +249,14 @@ def mma_sync(rows_of_warp: int, columns: int, threads: int, *, stages: int) -> E
     load. A trip's own hundred instructions (addresses, bounds, barriers) follow from each other, as
     do half of the thousand that a block runs before and after its loop.
     """
-    streamed, resident = 1 / (_FRAGMENT * rows_of_warp), 1 / (_FRAGMENT * columns)
-
-    def product(fragments: float) -> Cost:
-        return Cost(WARP / _MMA + WARP * fragments, 0.0, 4 * fragments, waits=2)
-
-    scores, output = product(streamed + resident), product(streamed)
+    scores, output = _mma_product(rows_of_warp, columns), _mma_product(rows_of_warp, inf)
     return Execution(
         "mma_sync", threads,
         _SOFTMAX | {"mask": Cost(slow=4), "dot_t": scores, "dot_t_add": scores, "dot": output,
                     "dot_add": output,
                     "t_dot": scores, "t_dot_add": scores, "sub_rows": Cost(1), "mul": Cost(1),
                     "maximum": Cost(slow=100 * WARP / rows_of_warp, chain=100),
-                    "log": Cost(slow=4, waits=2, chain=500)},
+                    "log": Cost(1000 * WARP / rows_of_warp, 4, waits=2, chain=500)},
         strips=rows_of_warp // 16, operands_ahead=True, masks_edges=True, 
         prefetch="trip" if stages > 1 else "product",
         younger_pace=WIDE_WARPS_PACE if rows_of_warp > 16 else NARROW_WARPS_PACE,
@@ -189,7 +277,7 @@ def wgmma(columns: int, consumers: int, *, ping_pong: bool = True,
         _SOFTMAX | {"mask": Cost(slow=4), "dot_t": product(streamed + resident),
                     "dot_add": product(streamed), "mul_rows": Cost(1)},
         masks_edges=True, ping_pong=ping_pong, prefetch="trip", instructions_per_byte=0.01,
-        multicast=multicast,
+        multicast=multicast, persistent=True,
     )
 
 
@@ -205,6 +293,8 @@ def generic(program, gpu) -> tuple[Execution, ...]:
     for phase in program.phases:
         if phase.axes and phase.axes[0].step == 1:
             found.append(softmax_rows(problem.kv_seq))
+        elif not _multiplies(program, phase):
+            found.append(streaming(STREAMING_THREADS, 2))
         elif problem.dtype_bytes == 2 and peak and peak > gpu.flops.fp32:
             rows = 32 if tiles.br % 32 == 0 and tiles.br >= 128 and _fits(
                 phase, tiles.br // 32 * WARP, gpu) else 16
@@ -216,6 +306,11 @@ def generic(program, gpu) -> tuple[Execution, ...]:
                              fma_output(tiles.br, problem.value_dim, tiles.bc, element, 4),
                              tiles.bc, element_bytes=element))
     return tuple(found)
+
+
+def _multiplies(program, phase) -> bool:
+    ops = program.tape[phase.first:phase.end]
+    return any(BY_CODE[row["op"]].unit == Unit.MATMUL for row in ops[ops["kind"] == Kind.COMPUTE])
 
 
 def _fits(phase, threads: int, gpu) -> bool:

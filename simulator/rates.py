@@ -6,13 +6,18 @@ the datasheet, and to numbers of the same family where the datasheet is silent (
 
 from dataclasses import dataclass
 
-from .execution import WARP, WAVEFRONT_BYTES
+import numpy as np
+
+from .execution import WARP, WAVEFRONT_BYTES, multiplier_of
+from .tape import Kind
 
 # Where a profile has no measurement: those of an H200 (hbmeter calibrate, recorded).
 CHAIN_CYCLES = 4.3  # an FMA that waits for the last one
 LAUNCH_ALONE_S, LAUNCH_GAP_S = 9.5e-6, 1.3e-6
 BLOCK_START_CYCLES = 472.0
 L2_BYTES_PER_CLOCK_PER_SM = 40.0  # A100: 5,120 B a clock over 108 SMs is 47; H200: 32 measured
+L2_WRITTEN, L2_ADDED = 18.0, 14.0  # bytes a clock for each SM, all at once; H200
+BLOCK_STORE_BYTES_PER_CLOCK = 29.5  # of blocks that end at once, each SM
 PORT_BYTES_PER_CLOCK = 64.0  # from L2 into one SM
 SMEM_CYCLES, L2_CYCLES, DRAM_CYCLES = 29.0, 263.0, 479.0  # H800 (Luo et al., arXiv 2402.13499)
 # mma.sync reaches this share of the tensor peak on Hopper (Luo et al., arXiv 2402.13499, 62.9%);
@@ -30,7 +35,11 @@ class Rates:
     instructions: float  # of threads
     wavefronts: float
     gpu_l2_bytes: float
+    gpu_l2_together: float
+    gpu_l2_written: float
+    gpu_l2_added: float
     port_bytes: float
+    block_store_bytes: float
     gpu_dram_bytes: float
     l2_latency: float
     dram_latency: float
@@ -40,25 +49,37 @@ class Rates:
     launch_alone_s: float
     launch_gap_s: float
 
-    def boundary_bytes(self, active_sms: int) -> float:
-        """Bytes from L2 into each of so many SMs in a clock."""
-        return min(self.gpu_l2_bytes / active_sms, self.port_bytes)
+    def boundary_bytes(self, active_sms: int, kind: int = Kind.LOAD,
+                       together: bool = False) -> float:
+        """Bytes between L2 and each of so many SMs in a clock: loaded (the same ones by several SMs
+        at the same time: ``together``), stored, or added there."""
+        loaded = self.gpu_l2_together if together else self.gpu_l2_bytes
+        whole = {Kind.LOAD: loaded, Kind.STORE: self.gpu_l2_written,
+                 Kind.REDUCE: self.gpu_l2_added}[kind]
+        return min(whole / active_sms, self.port_bytes)
 
 
-def rates(gpu, multiplier: str, dtype: str) -> Rates:
-    """Rates of ``gpu`` (a Profile) under kernels that multiply by ``multiplier``."""
+def rates(gpu, multiplier: str, dtype: str, busy: float = 1.0) -> Rates:
+    """Rates of ``gpu`` (a Profile) under kernels that keep ``multiplier`` ``busy`` for so much of
+    the time."""
     def measured(name: str, otherwise: float) -> float:
         found = gpu.measured.get(name)
         return otherwise if found is None else found.value
 
     flops = _matmul_flops_per_s(gpu, multiplier, dtype, measured)
-    clock = _clock_hz(gpu, multiplier, dtype)
+    full = _clock_hz(gpu, multiplier, dtype)
+    clock = full * _speed_up(gpu, multiplier, busy)
     latency = gpu.latency_cycles
     l2 = gpu.l2.read_bytes_per_clock or L2_BYTES_PER_CLOCK_PER_SM * gpu.sm_count
     return Rates(
-        clock, flops / gpu.sm_count / clock, gpu.exp_per_clock_per_sm,
+        clock, flops / gpu.sm_count / full, gpu.exp_per_clock_per_sm,
         WARP * gpu.subpartitions_per_sm, gpu.smem.bytes_per_clock_per_sm / WAVEFRONT_BYTES,
-        measured("l2_read", l2 * clock) / clock, measured("l2_read_one_sm", PORT_BYTES_PER_CLOCK),
+        measured("l2_read", l2 * clock) / clock,
+        measured("l2_read_together", measured("l2_read", l2 * clock)) / clock,
+        measured("l2_write", L2_WRITTEN * gpu.sm_count * clock) / clock,
+        measured("l2_add", L2_ADDED * gpu.sm_count * clock) / clock,
+        measured("l2_read_one_sm", PORT_BYTES_PER_CLOCK),
+        measured("block_store", BLOCK_STORE_BYTES_PER_CLOCK),
         measured("hbm_read", gpu.hbm_bytes_per_s) / clock,
         measured("l2_latency", latency.l2 or L2_CYCLES),
         measured("hbm_latency", latency.hbm or DRAM_CYCLES),
@@ -70,7 +91,7 @@ def rates(gpu, multiplier: str, dtype: str) -> Rates:
 
 def l2_options(gpu, kernel, dtype: str) -> dict:
     """What the L2 reader's ``simulate`` asks of a kernel, an Execution for each phase."""
-    found = rates(gpu, kernel[0].multiplier, dtype)
+    found = rates(gpu, multiplier_of(kernel), dtype)
     return {
         "matmul_flops_per_s": found.matmul_flops * gpu.sm_count * found.clock_hz,
         "prefetch": [execution.prefetch for execution in kernel],
@@ -88,6 +109,18 @@ def _matmul_flops_per_s(gpu, multiplier: str, dtype: str, measured) -> float:
         return measured(f"wgmma_{dtype}", peak)
     hopper = gpu.compute_capability.startswith("9.")
     return measured(f"mma_{dtype}", peak * (HOPPER_MMA_SHARE if hopper else 1.0))
+
+
+def _speed_up(gpu, multiplier: str, busy: float) -> float:
+    """The clock that the GPU keeps while so much of its tensor cores works, over that when all
+    does; 1 where a profile does not say."""
+    found = gpu.measured.get({"mma_sync": "mma_fp16_clock", "wgmma": "wgmma_fp16_clock"}.get(
+        multiplier))
+    curve = getattr(found, "curve", None)
+    if not curve:
+        return 1.0
+    sms, clocks = zip(*curve, strict=True)
+    return float(np.interp(busy * gpu.sm_count, sms, clocks)) / clocks[-1]
 
 
 def _clock_hz(gpu, multiplier: str, dtype: str) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from . import queueing, schedules
 from .engines.dispatch import makespan
 from .engines.executions import executions
-from .execution import WAVEFRONT_BYTES, Execution, generic
+from .execution import WAVEFRONT_BYTES, Execution, generic, multiplier_of
 from .grid_order import ROW, order_number
 from .ops import BY_CODE, Unit
 from .program import Program, Role
@@ -23,7 +23,6 @@ from .tape import Kind
 
 UNITS = ("matmul", "exp", "issue", "alu", "shared memory", "SM boundary", "DRAM")
 _MATMUL, _EXP, _ISSUE, _ALU, _SMEM, _BOUNDARY, _DRAM = range(len(UNITS))
-WAVES_DISPATCHED = 8  # of equal thread blocks
 _MOVES = (Kind.LOAD, Kind.STORE, Kind.REDUCE)
 
 
@@ -81,21 +80,39 @@ def predict(program: Program, gpu, kernel: tuple[Execution, ...] | None = None, 
     residents = np.broadcast_to(blocks_per_sm, len(program.phases))
     moved = dram_bytes or [None] * len(program.phases)
     found = tuple(
-        _Phase(program, number, gpu, how).time(int(resident), order, dram)
+        _phase_time(_Phase(program, number, gpu, how), int(resident), order, dram)
         for number, (how, resident, dram) in enumerate(zip(kernel, residents, moved, strict=True))
     )
-    one = rates(gpu, kernel[0].multiplier, program.problem.dtype)
+    multiplier = multiplier_of(kernel)
+    one = rates(gpu, multiplier, program.problem.dtype)
     return Prediction(sum(phase.seconds for phase in found) + len(found) * one.launch_gap_s, found,
-                      one.launch_alone_s, kernel[0].multiplier)
+                      one.launch_alone_s, multiplier)
 
 
 def covers(program: Program) -> bool:
-    """Whether the model is held against measurements of such programs: kernels (not the papers'
-    idealised counts) of the forward pass over many queries. Splits of decode have their own model
-    (splits.py)."""
-    forward = program.problem.direction == "forward"
-    splits = "splits" in schedules.options(program.schedule)
-    return forward and not program.idealised and not splits
+    """Whether a time is predicted for kernels of the usual kind: all programs but the papers'
+    idealised counts. Splits of decode have a model of their own (splits.py)."""
+    return not program.idealised and "splits" not in schedules.options(program.schedule)
+
+
+def _clear_tiles(problem, tile, blocks: int, by_rows: bool) -> np.ndarray:
+    """[row block or column block] how many tiles of its walk the mask's edge does not cross."""
+    mask, first = problem.mask_bounds, np.arange(blocks) * (tile.rows if by_rows else tile.cols)
+    if by_rows:
+        last = np.minimum(first + tile.rows, problem.seq) - 1
+        low, _ = mask.column_range(last, problem.kv_seq)
+        _, high = mask.column_range(first, problem.kv_seq)
+        return np.maximum(high // tile.cols - -(-low // tile.cols), 0)
+    low = np.clip(first + tile.cols - mask.hi_shift, 0, problem.seq)
+    high = np.clip(first + 1 - mask.lo_shift, 0, problem.seq)
+    high[first + tile.cols > problem.kv_seq] = 0
+    return np.maximum(high // tile.rows - -(-low // tile.rows), 0)
+
+
+def _phase_time(phase: "_Phase", resident: int, order: str, dram_bytes: float | None) -> PhaseTime:
+    """Twice: how busy the multiplier is decides the clock."""
+    phase.settle(phase.time(resident, order, dram_bytes))
+    return phase.time(resident, order, dram_bytes)
 
 
 class _Phase:
@@ -108,8 +125,15 @@ class _Phase:
         self.tape = program.tape[self.phase.first:self.phase.end]
         self.counts = self._counts(number)
         self.heads = program.problem.head_count // self.phase.group
-        self.blocks = len(self.counts) * self.heads
+        self.per_head = len(self.counts)
+        if (self.counts == self.counts[0]).all():
+            self.counts = self.counts[:1]  # stands for all
+        self.blocks = self.per_head * self.heads
         self.active = min(gpu.sm_count, self.blocks)
+        self.own_rows = 1.0  # of a thread block's tile, on average
+        for axis in self.phase.axes[:1]:
+            self.own_rows = axis.extent / (axis.blocks * axis.step)
+        self.moved = self._moved(_MOVES)
         self.groups = how.warps / gpu.subpartitions_per_sm  # of warps, in one thread block
 
     def _counts(self, number: int) -> np.ndarray:
@@ -121,15 +145,16 @@ class _Phase:
         problem = self.program.problem
         for address, row in enumerate(self.tape):
             masks = row["kind"] == Kind.COMPUTE and BY_CODE[row["op"]].name == "mask"
-            if masks and row["row_var"] == 0 and len(self.phase.axes) == 1:
-                tile, step = self.program.tile_table[row["out"]], self.phase.axes[0].step
-                first = np.arange(len(counts)) * step
-                last = np.minimum(first + tile.rows, problem.seq) - 1
-                low, _ = problem.mask_bounds.column_range(last, problem.kv_seq)
-                _, high = problem.mask_bounds.column_range(first, problem.kv_seq)
-                clear = np.maximum(high // tile.cols - -(-low // tile.cols), 0)
+            if masks and len(self.phase.axes) == 1 and 0 in (row["row_var"], row["col_var"]):
+                tile = self.program.tile_table[row["out"]]
+                clear = _clear_tiles(problem, tile, len(counts), by_rows=row["row_var"] == 0)
                 counts[:, address] = np.maximum(counts[:, address] - clear, 0)
         return counts
+
+    def settle(self, found: PhaseTime) -> None:
+        """Take the clock from how busy the multiplier was."""
+        busy = found.unit_seconds[UNITS[_MATMUL]] / found.seconds
+        self.rates = rates(self.gpu, self.how.multiplier, self.program.problem.dtype, min(busy, 1))
 
     def time(self, resident: int, order: str, dram_bytes: float | None) -> PhaseTime:
         """Seconds with ``resident`` thread blocks on an SM."""
@@ -141,31 +166,58 @@ class _Phase:
         totals[:, _DRAM] = dram_bytes / self.blocks / self.rates.gpu_dram_bytes * self.active
         waited = (self._waited(demands, totals) + self._spills()) / self.groups
         seen = waited - self._hidden(demands) / self.groups
-        delay = self.counts @ delays + self.rates.block_start
-        delay += self._exposed_loads(seen, demands)
+        delay = self.counts @ delays
+        delay += self._exposed_loads(seen, demands, self._latencies(from_dram))
         by_itself = queueing.alone(seen.mean(axis=0), delay.mean(), self.how.strips)
+        own = np.where(np.arange(len(UNITS)) == _DRAM, 0.0, totals.mean(axis=0))
         cycles = queueing.residence(
-            waited.mean(axis=0), totals.mean(axis=0) / self.groups, by_itself,
+            waited.mean(axis=0), own / self.groups, by_itself,
             max(int(self.groups), 1), max(ceil(resident * self.groups), 1))
         customers = np.arange(1, resident + 1) * self.groups
         weights = seen.sum(axis=1) + delay
         beside = np.interp(customers, np.arange(1, len(cycles) + 1), cycles)
-        total = self._makespan(weights / weights.mean(), order, beside)
+        total = max(self._makespan(weights / weights.mean(), order, beside, from_dram),
+                    self.rates.dram_latency + dram_bytes / self.rates.gpu_dram_bytes)
         busy = totals.mean(axis=0) * self.blocks / self.active / self.rates.clock_hz
         return PhaseTime(self.phase.name, float(total) / self.rates.clock_hz,
                          dict(zip(UNITS, busy.tolist(), strict=True)), self.blocks, resident,
                          self.blocks / (self.gpu.sm_count * resident))
 
-    def _makespan(self, weights: np.ndarray, order: str, beside: np.ndarray) -> float:
-        """Cycles of the whole grid; of many equal blocks only the last waves are dispatched one by
-        one, since every wave before them takes the same."""
-        if not np.allclose(weights, 1.0, rtol=1e-9):
+    def _makespan(self, weights: np.ndarray, order: str, beside: np.ndarray,
+                  from_dram: dict[int, float]) -> float:
+        """Cycles of the whole grid. Equal blocks keep SMs in step: all do as the fullest one, and
+        what blocks begin with and end with shares the DRAM with all others'."""
+        equal = np.allclose(weights, 1.0, rtol=1e-9)
+        begin, load, end = self._around(from_dram, equal)
+        once = 0.0  # before all
+        if self.how.persistent:
+            once, begin, load, end = begin + load + end, 0.0, 0.0, 0.0
+        heads, sms, number = self.heads, self.gpu.sm_count, ROW
+        if equal:
+            weights, heads, sms = np.ones(1), ceil(self.blocks / self.gpu.sm_count), 1
+        else:
             number = order_number(order, self.program.problem)
-            return makespan(weights, self.heads, number, self.gpu.sm_count, beside)
-        slots = self.gpu.sm_count * len(beside)
-        skipped = max(self.blocks // slots - WAVES_DISPATCHED, 0)
-        rest = self.blocks - skipped * slots
-        return skipped * beside[-1] + makespan(np.ones(1), rest, ROW, self.gpu.sm_count, beside)
+        return once + makespan(weights, heads, number, sms, beside, begin + end, load)
+
+    def _around(self, from_dram: dict[int, float], in_step: bool) -> tuple[float, float, float]:
+        """Cycles from room for a thread block until its first loads begin to arrive, until all of
+        them are there, and of its stores."""
+        rate = self.rates
+        begin, load, end, dram = rate.block_start, 0.0, 0.0, 0.0
+        for row in self.tape[np.isin(self.tape["kind"], _MOVES)]:
+            size, tensor = self._bytes(row), int(row["tensor"])
+            share = min(from_dram[tensor] / max(self.moved[tensor], 1), 1)
+            if row["kind"] == Kind.LOAD and self.how.prefetch != "none":
+                load += size / rate.boundary_bytes(self.active)
+                dram += size * share
+            elif row["kind"] == Kind.STORE:
+                end += size / rate.block_store_bytes
+                dram += size * share
+        if self.how.prefetch != "none":
+            begin += rate.dram_latency
+        if in_step:
+            load = max(load, dram * self.active / rate.gpu_dram_bytes)
+        return begin, load, end
 
     def _costs(self) -> tuple[np.ndarray, np.ndarray]:
         """Of one execution of each instruction by a thread block: cycles on each unit with an SM
@@ -176,7 +228,7 @@ class _Phase:
             if row["kind"] == Kind.COMPUTE:
                 demands[address], delays[address] = self._compute(row)
             elif row["kind"] in _MOVES:
-                demands[address] = self._move(self._bytes(row))
+                demands[address] = self._move(row)
         return demands, delays
 
     def _compute(self, row):
@@ -185,7 +237,7 @@ class _Phase:
         if cost is None:
             return cycles, 0.0
         first, out = (self.program.tile_table[row[name]] for name in ("a", "out"))
-        work = first.rows * first.cols
+        work = first.rows * first.cols * (self.how.filled if first.cols > 1 else 1.0)
         if op.unit == Unit.MATMUL:
             work *= out.cols
             cycles[_MATMUL] = 2 * work / rate.matmul_flops
@@ -198,14 +250,20 @@ class _Phase:
             cycles[_ISSUE] = max(cycles[_ISSUE], cycles[_MATMUL])
         return cycles, cost.waits * rate.pipeline_latency + cost.chain * rate.chain_latency
 
-    def _move(self, size: int) -> np.ndarray:
+    def _move(self, row) -> np.ndarray:
         cycles, rate, how = np.zeros(len(UNITS)), self.rates, self.how
+        size = self._bytes(row)
         instructions = size * how.instructions_per_byte
         cycles[_ISSUE] = instructions / rate.instructions
         cycles[_ALU] = instructions / rate.instructions
         cycles[_SMEM] = size / WAVEFRONT_BYTES / rate.wavefronts
-        cycles[_BOUNDARY] = size / how.multicast / rate.boundary_bytes(self.active)
+        cycles[_BOUNDARY] = size / how.multicast / rate.boundary_bytes(
+            self.active, row["kind"], self._together(row))
         return cycles
+
+    def _together(self, row) -> bool:
+        """Whether thread blocks load the same tile at the same time: they walk it alike."""
+        return self.program.problem.mask == "full" and row["row_var"] > 0
 
     def _dram_bytes(self, resident: int, order: str) -> dict[int, float]:
         """DRAM bytes of each tensor without simulating the L2: what is touched moves once, but for
@@ -216,7 +274,7 @@ class _Phase:
         reads, writes = self._moved((Kind.LOAD,)), self._moved((Kind.STORE, Kind.REDUCE))
         sizes = {index: self.program.tensor_bytes(self.program.tensors[index])
                  for index in {*reads, *writes}}
-        slots, blocks = self.gpu.sm_count * resident, len(self.counts)
+        slots, blocks = self.gpu.sm_count * resident, self.per_head
         heads = self.heads if order != "row" else min(self.heads, slots / blocks + 1)
         walkers = max(min(slots / heads, blocks), 1)
         again = sum(sizes[index] for index in reads if reads[index] > sizes[index])
@@ -226,7 +284,7 @@ class _Phase:
             once = 0.0
             tensor = self.program.tensors[index]
             if index in reads and (tensor.role == Role.INPUT or size > l2.size_bytes):
-                once += size
+                once += min(size, reads[index])
             if index in writes and size > l2.size_bytes:
                 once += size
             passes = reads.get(index, 0) / size / walkers
@@ -236,10 +294,10 @@ class _Phase:
     def _moved(self, kinds) -> dict[int, float]:
         """Bytes over the SM boundary of each tensor, whole tiles."""
         found = {}
-        executed = self.counts.sum(axis=0) * self.heads
+        executed = self.counts.mean(axis=0) * self.blocks
         for address in np.flatnonzero(np.isin(self.tape["kind"], kinds)):
             index = int(self.tape[address]["tensor"])
-            size = self._bytes(self.tape[address]) * int(executed[address])
+            size = self._bytes(self.tape[address]) * float(executed[address])
             found[index] = found.get(index, 0) + size
         return found
 
@@ -256,9 +314,13 @@ class _Phase:
         """How often each thread block loads a tile, of the tile that it loads most often."""
         return self.counts[:, self.tape["kind"] == Kind.LOAD].max(axis=1, initial=1)
 
-    def _bytes(self, row) -> int:
+    def _bytes(self, row) -> float:
+        """Of a move, on average: of a thread block's own rows, and of a tensor's columns, only
+        those that there are."""
         tile, tensor = self.program.tile_table[row["tile"]], self.program.tensors[row["tensor"]]
-        return tile.rows * tile.cols * tensor.element_bytes
+        columns = min(tensor.cols / ceil(tensor.cols / tile.cols), tile.cols)
+        rows = tile.rows * (self.own_rows if row["row_var"] == 0 else 1.0)
+        return rows * columns * tensor.element_bytes
 
     def _waited(self, demands: np.ndarray, totals: np.ndarray) -> np.ndarray:
         """[block, unit] cycles at which warps wait for a unit: loads ahead of their use are not
@@ -286,9 +348,17 @@ class _Phase:
             shorter[rows, np.where(both[:, 0] < both[:, 1], _MATMUL, _SMEM)] = both.min(axis=1)
         return self.counts @ shorter
 
-    def _exposed_loads(self, seen: np.ndarray, demands: np.ndarray) -> np.ndarray:
+    def _latencies(self, from_dram: dict[int, float]) -> dict[int, float]:
+        """Cycles to each tensor's first byte: that of DRAM for the share that comes from there."""
+        near, far = self.rates.l2_latency, self.rates.dram_latency
+        loaded = self._moved((Kind.LOAD,))
+        return {index: near + (far - near) * min(from_dram[index] / max(size, 1), 1)
+                for index, size in loaded.items()}
+
+    def _exposed_loads(self, seen: np.ndarray, demands: np.ndarray,
+                       latencies: dict[int, float]) -> np.ndarray:
         """Cycles that each thread block waits for loads beyond what runs meanwhile: nothing, one
-        of a trip's two products, or the whole trip."""
+        of a trip's two products, or whole trips."""
         loads = np.flatnonzero(self.tape["kind"] == Kind.LOAD)
         waits, how = np.zeros(len(self.counts)), self.how
         if not len(loads):
@@ -300,14 +370,14 @@ class _Phase:
         elif how.prefetch == "product":
             products = demands[:, [_MATMUL, _SMEM]].max(axis=1) * (demands[:, _MATMUL] > 0)
             meanwhile = self.counts @ products / self.groups / trips / 2
-        if how.prefetch != "none":  # nothing runs under the first of each, and Q is in DRAM
-            sizes = sum(self._bytes(self.tape[address]) for address in loads)
-            waits += self.rates.dram_latency + sizes / self.rates.boundary_bytes(self.active)
+        if how.prefetch == "none" and how.trips_ahead > 1:
+            waits += self.rates.l2_latency
         for address in loads:
             size = self._bytes(self.tape[address])
             turns = ceil(size / how.in_flight_bytes) if how.in_flight_bytes else 1
-            arrival = turns * self.rates.l2_latency
+            arrival = turns * latencies[int(self.tape[address]["tensor"])] / how.trips_ahead
             if how.prefetch != "none":
-                arrival += size / how.multicast / self.rates.boundary_bytes(self.active)
+                arrival += size / how.multicast / self.rates.boundary_bytes(
+                    self.active, Kind.LOAD, self._together(self.tape[address]))
             waits += self.counts[:, address] * np.maximum(arrival - meanwhile, 0)
         return waits

@@ -7,7 +7,16 @@ out by hash from the development of the model; the bars are on those.
 from statistics import mean
 
 import pytest
-from hbmeter.experiments import bench, busy_units, published, tile_sweep, time_table, time_text
+from hbmeter import kernels
+from hbmeter.experiments import (
+    bench,
+    busy_units,
+    held_out_times,
+    published,
+    tile_sweep,
+    time_table,
+    time_text,
+)
 from hbmeter.hwprofiles import load
 from hbmeter.simulator.bounds import pass_bound
 from hbmeter.simulator.problem import Attention
@@ -58,11 +67,28 @@ def test_calibrated_predictions_keep_to_their_errors(rows):
 
 
 def test_few_calibrated_predictions_are_far_off(rows):
-    """The bar is 12% at worst, and is not met: one point in fifty is farther off, up to 17%. Most
-    have short thread blocks, whose start and end the model makes too cheap."""
+    """The bar is 12% at worst: two points in 407 are 0.5% beyond it."""
     errors = [abs(r["calibrated_error"]) for r in rows
-              if r["held_out"] and r["calibrated_error"] is not None]
-    assert sum(error > 0.12 for error in errors) <= 0.025 * len(errors) and max(errors) < 0.18
+              if r["part"] == "held out" and r["calibrated_error"] is not None]
+    assert sum(error > 0.12 for error in errors) <= 0.005 * len(errors) and max(errors) < 0.13
+
+
+def test_points_measured_after_the_model_are_predicted_as_well(rows):
+    errors = [abs(r["calibrated_error"]) for r in rows
+              if r["part"] == "fresh" and r["calibrated_error"] is not None]
+    if not errors:
+        pytest.skip("none is recorded: python -m hbmeter.experiments.held_out_times --out FILE")
+    assert len(errors) >= 100 and mean(errors) <= 0.05
+    assert line(rows, "zero-shot", "fresh")["mean"] <= 0.15
+
+
+def test_points_to_be_measured_are_other_than_those_that_calibrate():
+    points, small = held_out_times.points(), held_out_times.calibrators()
+    assert len(points) == sum(held_out_times.COUNTS.values()) >= 100
+    assert len({*points, *small}) == len(points) + len(small)
+    builds = {(p.kernel, p.tiles, p.problem.head_dim, p.problem.dtype) for p in small}
+    assert {(p.kernel, p.tiles, p.problem.head_dim, p.problem.dtype) for p in points} == builds
+    assert all(kernels.get(p.kernel).accepts(p.problem, p.tiles) for p in (*points, *small))
 
 
 def test_held_out_points_are_predicted_as_well_as_those_developed_on(rows):
@@ -74,8 +100,8 @@ def test_held_out_points_are_predicted_as_well_as_those_developed_on(rows):
 def test_a_calibrating_point_is_not_judged_by_itself(rows):
     calibrators = {(p.kernel, p.shape, p.order) for p in tile_sweep.calibrators()}
     swept = [r for r in rows if r["source"].startswith("tiles")]
-    assert all((r["calibrated_s"] is None) ==
-               ((r["kernel"], r["shape"], r["order"]) in calibrators) for r in swept)
+    judged = [(r["kernel"], r["shape"], r["order"]) for r in swept if r["calibrated_s"] is not None]
+    assert len(judged) > 300 and calibrators.isdisjoint(judged)
 
 
 def test_the_predicted_order_of_tiles_is_the_measured_one(choices):

@@ -1,23 +1,32 @@
 """Does predicted time obey the laws of queues and waves, and is it what its parts say?"""
 
+from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hbmeter import kernels
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import schedules
 from hbmeter.simulator.blocks import explore, why_faster
 from hbmeter.simulator.bounds import pass_bound, program_bound
 from hbmeter.simulator.engines.dispatch import makespan
 from hbmeter.simulator.engines.executions import executions
-from hbmeter.simulator.execution import estimate_residents, fma_output, fma_scores, generic
+from hbmeter.simulator.execution import (
+    estimate_residents,
+    fma_output,
+    fma_scores,
+    generic,
+    multiplier_of,
+)
 from hbmeter.simulator.grid_order import HEAD, LONGEST, ROW
 from hbmeter.simulator.problem import Attention
 from hbmeter.simulator.queueing import alone, residence
 from hbmeter.simulator.rates import rates
 from hbmeter.simulator.tape import Kind
 from hbmeter.simulator.tiles import Tiles
-from hbmeter.simulator.time_model import UNITS, covers, predict
+from hbmeter.simulator.time_model import UNITS, _clear_tiles, covers, predict
 
 GPUS = ("h200", "a100-40gb", "t4", "rtx4090")
 SHAPES = [
@@ -110,34 +119,46 @@ def test_more_customers_take_longer_each_but_never_more_than_in_turn(together):
 # ---- Waves ----
 
 
-def naive_makespan(weights, sms, residence):
-    """Oldest first, in small steps of time."""
+def naive_makespan(weights, sms, residence, begin=0.0, load=0.0):
+    """Oldest first, in small steps of time; a block begins when its load is there."""
     speeds = np.diff(np.concatenate(([0.0], np.arange(1, len(residence) + 1) / residence)))
-    waiting = list(weights)
-    on_sm = [[] for _ in range(sms)]
-    for _ in residence:
-        for blocks in on_sm:
-            if waiting:
-                blocks.append(waiting.pop(0))
+    waiting, on_sm, port = list(weights), [[] for _ in range(sms)], [0.0] * sms
     now, step = 0.0, residence[0] / 4000
+
+    def admit(sm):
+        port[sm] = max(now + begin, port[sm]) + load
+        on_sm[sm].append([port[sm], waiting.pop(0)])
+
+    for _ in residence:
+        for sm in range(sms):
+            if waiting:
+                admit(sm)
     while any(on_sm):
         now += step
-        for blocks in on_sm:
-            for slot in range(len(blocks)):
-                blocks[slot] -= speeds[slot] * step
-            blocks[:] = [left for left in blocks if left > 1e-12]
-        for blocks in on_sm:
+        for sm, blocks in enumerate(on_sm):
+            ready = [block for block in blocks if block[0] <= now]
+            for block, speed in zip(ready, speeds, strict=False):
+                block[1] -= speed * step
+            blocks[:] = [block for block in blocks if block[1] > 1e-12]
             while waiting and len(blocks) < len(residence):
-                blocks.append(waiting.pop(0))
+                admit(sm)
     return now
 
 
+@pytest.mark.parametrize(("begin", "load"), [(0, 0), (3, 0), (2, 1.5)])
 @pytest.mark.parametrize(("blocks", "sms"), [(1, 4), (7, 3), (13, 2), (30, 4)])
-def test_dispatch_is_what_small_steps_of_time_give(blocks, sms):
+def test_dispatch_is_what_small_steps_of_time_give(blocks, sms, begin, load):
     beside = np.array([10.0, 14.0, 19.0])
     weights = np.random.default_rng(blocks).uniform(0.5, 1.5, blocks)
-    found = makespan(weights, 1, ROW, sms, beside)
-    assert found == pytest.approx(naive_makespan(weights, sms, beside), rel=0.02)
+    found = makespan(weights, 1, ROW, sms, beside, begin, load)
+    assert found == pytest.approx(naive_makespan(weights, sms, beside, begin, load), rel=0.02)
+
+
+def test_of_equal_blocks_all_sms_do_as_the_fullest():
+    beside = np.array([10.0, 14.0, 19.0])
+    for blocks in (1, 11, 12, 13, 50):
+        one = makespan(np.ones(1), -(-blocks // 4), ROW, 1, beside, 2.0, 1.0)
+        assert makespan(np.ones(1), blocks, ROW, 4, beside, 2.0, 1.0) == pytest.approx(one)
 
 
 def test_whole_waves_of_equal_blocks_take_whole_times():
@@ -154,15 +175,6 @@ def test_longest_first_never_ends_later_than_the_other_orders():
         row, head, longest = (makespan(weights, heads, order, sms, beside)
                               for order in (ROW, HEAD, LONGEST))
         assert longest <= min(row, head) and longest < head
-
-
-def test_skipping_equal_waves_changes_nothing(monkeypatch):
-    from hbmeter.simulator import time_model
-
-    problem = Attention(8, 16, 4096, 64)
-    short = predicted("flash2", problem).seconds
-    monkeypatch.setattr(time_model, "WAVES_DISPATCHED", 1 << 40)
-    assert predicted("flash2", problem).seconds == pytest.approx(short, rel=1e-6)
 
 
 # ---- Laws of the whole ----
@@ -212,8 +224,6 @@ def test_a_calibrated_prediction_scales_the_work_and_not_the_launches():
 
 
 def test_spills_and_fewer_blocks_on_an_sm_cost_time():
-    from dataclasses import replace
-
     program = schedules.build("flash2", Attention(4, 16, 4096, 128), Tiles(64, 64, 2))
     gpu = load("h200")
     kernel = generic(program, gpu)
@@ -230,15 +240,16 @@ def test_units_are_what_the_program_says():
     problem, gpu = Attention(1, 16, 1024, 128), load("h200")
     program = schedules.build("flash2", problem, Tiles(64, 64))
     phase, at = predicted("flash2", problem).phases[0], rates(gpu, "mma_sync", "fp16")
-    per_s = gpu.sm_count * at.clock_hz
-    pairs = 16 * 1024 * 1024
-    assert phase.unit_seconds["matmul"] == pytest.approx(
-        problem.forward_flops / (at.matmul_flops * per_s))
+    sms, pairs = gpu.sm_count, 16 * 1024 * 1024
+    clock = problem.forward_flops / (at.matmul_flops * sms * phase.unit_seconds["matmul"])
+    assert at.clock_hz <= clock <= gpu.boost_clock_hz
     trips = 16 * 1024 * 16  # rows × column blocks: one more exponential each, of alpha
     assert phase.unit_seconds["exp"] == pytest.approx(
-        (pairs + trips + 16 * 1024) / (at.exp * per_s))
+        (pairs + trips + 16 * 1024) / (at.exp * sms * clock))
     count = scratchpad.count(program)
-    moved = (count.read_bytes + count.write_bytes) / (at.boundary_bytes(132) * per_s)
+    streamed = sum(count.by_tensor[name]["read_bytes"] for name in "KV")  # by all blocks together
+    moved = ((count.read_bytes - streamed) / at.gpu_l2_bytes + streamed / at.gpu_l2_together
+             + count.write_bytes / at.gpu_l2_written) / at.clock_hz
     assert phase.unit_seconds["SM boundary"] == pytest.approx(moved)
     assert tuple(phase.unit_seconds) == UNITS
 
@@ -253,14 +264,77 @@ def test_costs_of_an_fma_product_are_those_of_its_loop():
     assert 256 * output.slow == pytest.approx(32 + 6)
 
 
+@pytest.mark.parametrize("mask", ["full", "causal", "window:40"])
+@pytest.mark.parametrize(("n_q", "n_kv"), [(96, 96), (64, 128), (100, 75)])
+def test_tiles_that_the_masks_edge_does_not_cross_are_those_without_hidden_pairs(mask, n_q, n_kv):
+    problem, br, bc = Attention(1, 1, n_q, 16, kv_seq=n_kv, mask=mask), 16, 32
+    tile = SimpleNamespace(rows=br, cols=bc)
+    seen = problem.mask_bounds.dense(n_q, n_kv)
+    rows, columns = -(-n_q // br), -(-n_kv // bc)
+    clear = np.array([[seen[r * br:][:br, c * bc:][:, :bc].all() and (c + 1) * bc <= n_kv
+                       for c in range(columns)] for r in range(rows)])
+    np.testing.assert_array_equal(_clear_tiles(problem, tile, rows, True), clear.sum(axis=1))
+    whole = clear & ((np.arange(rows) + 1) * br <= n_q)[:, None]
+    np.testing.assert_array_equal(_clear_tiles(problem, tile, columns, False), whole.sum(axis=0))
+
+
+def test_every_kernel_says_how_each_of_its_phases_runs():
+    for name in kernels.names():
+        kernel = kernels.get(name)
+        for problem in (Attention(2, 4, 512, 64, direction=kernel.direction),
+                        Attention(2, 4, 512, 64, kv_heads=2, direction=kernel.direction),
+                        Attention(2, 4, 1, 64, kv_heads=2, kv_seq=4096)):
+            if problem.direction != kernel.direction:
+                continue
+            for tiles in kernel.tile_choices(problem):
+                program = schedules.build(kernel.schedule, problem, tiles)
+                how = kernel.executions(problem, tiles)
+                found = predict(program, load("h200"), how, blocks_per_sm=1)
+                assert found.seconds >= program_bound(
+                    program, load("h200"), multiplier_of(how)).bound_s, name
+
+
+def test_decode_is_never_faster_than_device_memory():
+    kernel, gpu = kernels.get("split_kv"), load("h200")
+    for batch, splits in ((1, 1), (1, 16), (8, 4), (64, 1)):
+        problem = Attention(batch, 32, 1, 128, kv_heads=8, kv_seq=8192)
+        tiles = replace(kernel.tile_choices(problem)[0], splits=splits)
+        program = schedules.build("split_kv", problem, tiles)
+        found = predict(program, gpu, kernel.executions(problem, tiles), blocks_per_sm=2)
+        read = problem.compulsory_read_bytes
+        assert found.phases[0].seconds > read / gpu.measured["hbm_read"].value
+    assert found.phases[0].limiter == "DRAM"
+
+
+def test_a_clock_is_that_of_the_share_of_units_that_works():
+    gpu = load("h200")
+    few, all_ = (rates(gpu, "wgmma", "fp16", busy) for busy in (0.25, 1.0))
+    assert few.clock_hz > 1.05 * all_.clock_hz and few.clock_hz <= gpu.boost_clock_hz
+    assert few.matmul_flops == all_.matmul_flops  # a clock
+    assert rates(gpu, "fma", "fp32", 0.1).clock_hz == rates(gpu, "fma", "fp32").clock_hz
+
+
+def test_blocks_in_step_share_the_memory_that_they_begin_with():
+    """A block of 256 rows an SM, one wave: its queries come at an SM's share of DRAM's rate."""
+    gpu = load("h200")
+    at = rates(gpu, "mma_sync", "fp16")
+    program = schedules.build("flash2", Attention(33, 4, 256, 128), Tiles(256, 64, 2))
+    queries = 256 * 128 * 2
+    found = predict(program, gpu, blocks_per_sm=1).phases[0]
+    assert found.seconds * at.clock_hz > queries * 132 / at.gpu_dram_bytes + at.dram_latency
+
+
 # ---- What is predicted, and what is chosen ----
 
 
-def test_only_kernels_of_the_forward_pass_over_many_queries_are_covered():
+def test_all_but_idealised_counts_and_splits_are_covered():
     covered = {name: covers(schedules.build(name, Attention(
         1, 2, 64, 32, direction=getattr(schedules.get(name), "DIRECTION", "forward"))))
         for name in schedules.names() if name != "mla_decode"}
-    assert {name for name, yes in covered.items() if yes} == {"standard", "flash1", "flash2"}
+    left_out = {name for name, yes in covered.items() if not yes}
+    assert {"standard_minimal", "chunked", "split_kv", "paged"} <= left_out
+    assert left_out.isdisjoint({"flash1", "flash2", "standard", "flash1_backward",
+                                "flash2_backward", "standard_backward", "softmax_online"})
 
 
 def test_the_fastest_tiles_are_ranked_and_explained():

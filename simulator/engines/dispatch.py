@@ -19,60 +19,85 @@ def place_of(index, heads, blocks, order):
 
 
 @njit
-def makespan(weights, heads, order, sm_count, residence):
+def makespan(weights, heads, order, sm_count, residence, begin=0.0, load=0.0):
     """Cycles until the last thread block ends; ``order`` as in place_of.
 
     ``weights`` is each block's work over the mean, for one head; ``residence[m − 1]`` the cycles
     of a block of mean work while m share its SM alike. The first blocks go one to each SM, then a
-    second to each; a block that ends makes room for the next in grid order. Warp schedulers serve
-    the oldest first: of m residents the oldest goes on as if it were alone, the next has what two
-    do together beyond that, and so on; together they do m / residence[m − 1].
+    second to each; a block that ends makes room for the next in grid order. A block works from
+    ``begin`` + ``load`` cycles after there is room for it on and leaves the units to others until
+    then; what an SM's blocks load comes in one after the other. Warp schedulers serve the oldest
+    first: of m that work the oldest goes on as if it were alone, the next has what two do together
+    beyond that, and so on; together they do m / residence[m − 1].
     """
     per_head, most = len(weights), len(residence)
     total = per_head * heads
     together = np.arange(1, most + 1) / residence
     speeds = np.diff(np.concatenate((np.zeros(1), together)))
     left = np.zeros((sm_count, most))  # work of each resident in mean blocks, the oldest first
+    ready = np.zeros((sm_count, most))  # when each begins to work
+    arrived = np.zeros(sm_count)  # the last of an SM's first loads
     residents, clock = np.zeros(sm_count, np.int64), np.zeros(sm_count)
     issued = 0
     for _ in range(most):
         for sm in range(sm_count):
             if issued < total:
                 left[sm, residents[sm]] = weights[place_of(issued, heads, per_head, order)[1]]
+                arrived[sm] = max(begin, arrived[sm]) + load
+                ready[sm, residents[sm]] = arrived[sm]
                 residents[sm] += 1
                 issued += 1
     times, queue = np.full(sm_count, np.inf), np.arange(sm_count)
     for sm in range(sm_count):
-        times[sm] = _next_end(left[sm], residents[sm], speeds, 0.0)
+        times[sm] = _next_event(left[sm], ready[sm], residents[sm], speeds, 0.0)
     _heapify(queue, times)
     last = 0.0
     while times[queue[0]] < np.inf:
         sm = queue[0]
         now = times[sm]
-        kept = 0
-        for slot in range(residents[sm]):
-            rest = left[sm, slot] - (now - clock[sm]) * speeds[slot]
-            if rest > DONE:
-                left[sm, kept] = rest
-                kept += 1
-        clock[sm] = last = now
+        kept = _work(left[sm], ready[sm], residents[sm], speeds, clock[sm], now)
+        clock[sm] = now
+        if kept < residents[sm]:
+            last = now
         while kept < most and issued < total:
             left[sm, kept] = weights[place_of(issued, heads, per_head, order)[1]]
+            arrived[sm] = max(now + begin, arrived[sm]) + load
+            ready[sm, kept] = arrived[sm]
             kept += 1
             issued += 1
         residents[sm] = kept
-        times[sm] = _next_end(left[sm], kept, speeds, now)
+        times[sm] = _next_event(left[sm], ready[sm], kept, speeds, now)
         _sift_down(queue, times, 0)
     return last
 
 
 @njit
-def _next_end(left, residents, speeds, now):
-    """When the first of an SM's residents ends."""
-    soonest = np.inf
+def _work(left, ready, residents, speeds, before, now):
+    """Moves an SM on from ``before`` to ``now``; how many of its residents stay, the oldest
+    first. None begins in between."""
+    kept, working = 0, 0
     for slot in range(residents):
-        if speeds[slot] > 0:
-            soonest = min(soonest, now + max(left[slot], DONE) / speeds[slot])
+        rest = left[slot]
+        if ready[slot] <= before:
+            rest -= (now - before) * speeds[working]
+            working += 1
+        if rest > DONE:
+            left[kept], ready[kept] = rest, ready[slot]
+            kept += 1
+    return kept
+
+
+@njit
+def _next_event(left, ready, residents, speeds, now):
+    """When the first of an SM's residents ends or begins."""
+    soonest, working = np.inf, 0
+    for slot in range(residents):
+        if ready[slot] > now:
+            soonest = min(soonest, ready[slot])
+            continue
+        if speeds[working] > 0:
+            soonest = min(soonest, now + max(left[slot], DONE) / speeds[working])
+        working += 1
     return soonest
 
 
