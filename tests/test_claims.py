@@ -22,7 +22,7 @@ def found() -> dict:
 
 
 def test_the_claims_are_those_of_the_list_in_order():
-    assert [claims.get(name).NUMBER for name in NAMES] == list(range(1, 13))
+    assert [claims.get(name).NUMBER for name in NAMES] == list(range(1, 14))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -152,7 +152,34 @@ def memory_for_flash_only(facts):
     facts["room_bytes"] = facts["kept"]["flash"][-1]
 
 
+def turning_changes_nothing(facts):
+    for label in ("predicted", "measured"):
+        facts[label]["wave"] = facts[label]["each"] = facts[label]["forward"]
+
+
+def turning_halves(facts):
+    reads, least = facts["predicted"], facts["compulsory"]
+    facts["measured"] = {name: [None] * len(least) for name in reads}
+    half = [x + (y - x) // 2 for x, y in zip(least, reads["forward"], strict=True)]
+    reads["wave"] = reads["each"] = half
+
+
+def a_measurement_says_otherwise(facts):
+    """Where two orders are measured, what is predicted of them no longer counts."""
+    for order in ("forward", "wave"):
+        facts["measured"][order] = facts["predicted"]["forward"]
+
+
+def an_l2_for_all(facts):
+    for label in ("predicted", "measured"):
+        facts[label] = {name: facts["compulsory"] for name in facts[label]}
+
+
 DOCTORED = (
+    ("alternating", turning_changes_nothing, Verdict.FAILS),
+    ("alternating", turning_halves, Verdict.HOLDS),
+    ("alternating", a_measurement_says_otherwise, Verdict.FAILS),
+    ("alternating", an_l2_for_all, Verdict.OPEN),
     ("memory", stored_is_linear, Verdict.FAILS),
     ("linear_traffic", reads_are_linear, Verdict.HOLDS),
     ("linear_traffic", dram_reads_are_quadratic, Verdict.FAILS),
@@ -239,7 +266,7 @@ def test_one_claim_is_shown_with_its_numbers(capsys):
 
 
 @pytest.mark.parametrize("arguments, said", (
-    (["13"], "claims are 1 to 12"), (["0"], "claims are 1 to 12"), (["x"], "whole number"),
+    (["14"], "claims are 1 to 13"), (["0"], "claims are 1 to 13"), (["x"], "whole number"),
     (["7", "--html", "nowhere/at/all.html"], "there is no folder"),
     (["7", "--html", "."], "is a folder"), (["7", "--html", ""], "empty"),
 ))
