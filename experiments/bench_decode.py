@@ -6,6 +6,7 @@ fastest on this GPU, made before anything is timed. The share of bandwidth is co
 time against what the memory probe's best read-only kernel reaches, measured first.
 """
 
+import json
 from dataclasses import replace
 from statistics import median
 
@@ -17,7 +18,7 @@ from ..simulator.errors import InputError
 from ..simulator.problem import Attention
 from . import records
 from .bench import PEERS
-from .grid import SHAPE
+from .grid import of_problem
 
 OURS = ("split_kv", "paged")
 TORCH = ("torch flash", "torch cudnn")
@@ -49,22 +50,33 @@ def read_bytes_per_s() -> float:
     return next(fact.value for fact in memory.facts(bench.points) if fact.name == "hbm_read")
 
 
-def measure(problems, report) -> list[dict]:
-    """One dict a problem: {"problem", "contenders": {name: {"times_ms", …} or {"why_not"}},
-    "by_splits": {number of splits: times_ms of split_kv}}.
+def measure(problems, partial, report) -> tuple[float, list[dict]]:
+    """(read-only bytes a second, one dict a problem: {"problem", "contenders": {name: {"times_ms",
+    …} or {"why_not"}}, "by_splits": {number of splits: times_ms of split_kv}}). Each is kept in
+    ``partial`` (records.Partial) as it is measured; those that are there are not measured again.
 
     Raises Unavailable without a GPU.
     """
-    report.start("timing", len(problems))
-    points = []
-    for number, problem in enumerate(problems):
+    from ..kernels.ahead import build_ahead
+
+    missing = [problem for problem in problems if _key(problem) not in partial]
+    build_ahead([(name, problem, kernels.get(name).tile_choices(problem)[0], "row", False)
+                 for problem in missing for name in OURS], report)
+    if "hbm_read" not in partial:
+        partial.put("hbm_read", read_bytes_per_s())
+    report.start("timing", len(missing))
+    for number, problem in enumerate(missing):
         report.step(number, f"{problem.batch} × {problem.kv_seq} d{problem.head_dim}")
         inputs = _inputs(problem)
-        points.append({"problem": {name: getattr(problem, name) for name in SHAPE},
-                       "contenders": _race(problem, inputs),
-                       "by_splits": _by_splits(problem, inputs)})
+        partial.put(_key(problem), {"problem": of_problem(problem),
+                                    "contenders": _race(problem, inputs),
+                                    "by_splits": _by_splits(problem, inputs)})
     report.end()
-    return points
+    return partial["hbm_read"], [partial[_key(problem)] for problem in problems]
+
+
+def _key(problem: Attention) -> str:
+    return json.dumps(of_problem(problem))
 
 
 def _race(problem: Attention, inputs) -> dict:

@@ -1,14 +1,17 @@
 """Does decode move what serving engines declare, and is the number of splits well chosen?"""
 
+import io
 import json
 from dataclasses import replace
 from math import gcd
 
 import numpy as np
 import pytest
-from hbmeter.experiments import bench_decode
+from hbmeter.experiments import bench_decode, records
 from hbmeter.experiments.cli import main
+from hbmeter.experiments.progress import Progress
 from hbmeter.hwprofiles import load
+from hbmeter.kernels import ahead
 from hbmeter.simulator import schedules, splits, traffic
 from hbmeter.simulator.engines import l2, numeric, scratchpad
 from hbmeter.simulator.errors import InputError
@@ -298,3 +301,26 @@ def test_bad_input_is_one_line(arguments, says, capsys):
     assert main(arguments) == 2
     text = capsys.readouterr().err
     assert says in text and text.count("\n") == 1
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_was(monkeypatch, tmp_path):
+    timed, problems = [], bench_decode.shapes()[:3]
+    monkeypatch.setattr(ahead, "build_ahead", lambda builds, report: None)
+    monkeypatch.setattr(bench_decode, "read_bytes_per_s", lambda: timed.append("read") or 4.4e12)
+    monkeypatch.setattr(bench_decode, "_inputs", lambda problem: None)
+    monkeypatch.setattr(bench_decode, "_by_splits", lambda problem, inputs: {})
+
+    def race(problem, inputs):
+        if len(timed) == 3:
+            raise KeyboardInterrupt
+        timed.append(problem)
+        return {"split_kv": {"times_ms": [1.0]}}
+
+    monkeypatch.setattr(bench_decode, "_race", race)
+    path, quiet = str(tmp_path / "d.partial"), Progress(io.StringIO())
+    with pytest.raises(KeyboardInterrupt):
+        bench_decode.measure(problems, records.Partial(path, {}), quiet)
+    timed.remove("read")
+    read, points = bench_decode.measure(problems, records.Partial(path, {}), quiet)
+    assert timed == problems and read == 4.4e12
+    assert [point["problem"]["kv_seq"] for point in points] == [p.kv_seq for p in problems]

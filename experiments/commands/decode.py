@@ -1,6 +1,7 @@
 """Decode beside PyTorch's backends and a read-only sweep of DRAM on this GPU, or as recorded.
 
-  hbmeter decode --out decode.json   fp16, one query against 2k to 131k keys; under a minute
+  hbmeter decode --out decode.json   fp16, one query against 2k to 131k keys; under a minute;
+                                     goes on where it was when stopped
   hbmeter decode --recorded          the runs kept in the repository
 
 measured: medians of interleaved rounds of CUDA graphs, same inputs, clocks left alone. The share is
@@ -38,24 +39,27 @@ def run(args):
 
 
 def _measure(args):
-    import os
     import sys
 
     from ...kernels import runner
-    from ...simulator.errors import InputError
     from .. import bench, bench_decode, measure, records
+    from ..files import output_file
     from ..progress import Progress
 
     cupy = runner.require_gpu()
-    if args.out and os.path.isdir(args.out):  # known now rather than after a minute
-        raise InputError(f"--out {args.out} is a folder; name a file")
+    target = args.out and output_file(args.out)  # known now rather than after a minute
+    report = Progress(sys.stderr)
     about = records.provenance(cupy, None, measure.source_hash(), {
-        "clocks": "left alone", "rounds": bench_decode.ROUNDS, **bench.torch_versions(),
-        "hbm_read_bytes_per_s": bench_decode.read_bytes_per_s()})
-    points = bench_decode.measure(bench_decode.shapes(), Progress(sys.stderr))
-    document = {"provenance": about, "points": points}
-    if args.out:
-        records.save(args.out, document)
+        "clocks": "left alone", "rounds": bench_decode.ROUNDS, **bench.torch_versions()})
+    header = {key: about.get(key) for key in ("format", "gpu", "driver", "kernel_sources", "torch")}
+    partial = records.Partial(target and f"{target}.partial", header)
+    if partial.resumed:
+        report.note(f"going on from {target}.partial, which has {partial.resumed} results")
+    read, points = bench_decode.measure(bench_decode.shapes(), partial, report)
+    document = records.document(about | {"hbm_read_bytes_per_s": read}, points)
+    if target:
+        records.save(target, document)
+        partial.finish()
     return document
 
 
