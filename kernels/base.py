@@ -105,7 +105,7 @@ class Kernel:
     least_arch = 70  # sm_NN that its instructions need
     only_arch: str | None = None  # "sm_90a" when they exist there alone
     most_stages = 1  # buffers for streamed tiles
-    kv_orders = True  # whether it walks in those that its schedule takes
+    kv_orders = True  # False: in none of those that its schedule takes
     rows = (64, 128, 32, 16)  # Br and Bc worth trying, the best first
     columns = (64, 128, 32, 16)
     most_scores = 128 * 128  # Br · Bc worth trying
@@ -131,6 +131,11 @@ class Kernel:
         """How its launches run the schedule's phases (simulator/execution.py), for predicted
         times; None: it does not say."""
         return None
+
+    @property
+    def turns(self) -> bool:
+        """Whether it walks in the orders that ``Tiles.kv_order`` names."""
+        return self.kv_orders and "kv_order" in schedules.options(self.schedule)
 
     def runs_on(self, arch: str) -> bool:
         """Whether ``arch`` ("sm_90a") has its instructions."""
@@ -181,8 +186,7 @@ class Kernel:
         if tiles.stages > self.most_stages:
             right = "1" if self.most_stages == 1 else f"1 to {self.most_stages}"
             raise self._refusal("stages", tiles.stages, right)
-        turns = self.kv_orders and "kv_order" in schedules.options(self.schedule)
-        if tiles.kv_order != "forward" and not turns:
+        if tiles.kv_order != "forward" and not self.turns:
             raise self._refusal("kv_order", tiles.kv_order, "forward")
         self._check_capacity(problem, tiles)
 

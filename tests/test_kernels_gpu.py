@@ -1,12 +1,14 @@
 """Do the kernels compute attention, and move exactly the bytes that their schedules count?"""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hbmeter import kernels
 from hbmeter.kernels import compiler, gradients, runner, scores
 from hbmeter.kernels.errors import Unavailable
+from hbmeter.simulator import schedules
 from hbmeter.simulator.errors import InputError
 from hbmeter.simulator.grid_order import ORDERS
 from hbmeter.simulator.problem import Attention
@@ -83,7 +85,6 @@ def more_inputs(problem, q, k, v) -> dict:
 def check(cupy, kernel, problem, tiles, order="row"):
     """One run without counting and one with: both exact, and the bytes those of the schedule."""
     scratchpad = pytest.importorskip("hbmeter.simulator.engines.scratchpad")
-    schedules = pytest.importorskip("hbmeter.simulator.schedules")
     q, k, v = runner.random_inputs(problem, seed=problem.seq)
     more = more_inputs(problem, q, k, v)
     sizes = None
@@ -137,6 +138,20 @@ def test_other_head_dims(cupy, name, head_dim, value_dim):
     )
     tiles = next(t for t in kernel.tile_choices(problem) if granted(kernel, problem, t))
     check(cupy, kernel, problem, tiles)
+
+
+TURNING = [name for name in kernels.names() if kernels.get(name).turns]
+
+
+@pytest.mark.parametrize("name", TURNING)
+@pytest.mark.parametrize("kv_order", ["reversed", "sawtooth:2"])
+def test_in_whatever_order_it_walks(cupy, name, kv_order):
+    kernel = kernels.get(name)
+    for seed, problem in enumerate(shapes(kernel.direction, "fp16", 64, 7, SHAPES_PER_TILE)):
+        tiles = replace(kernel.tile_choices(problem)[0], kv_order=kv_order)
+        if "splits" in schedules.options(kernel.schedule):
+            tiles = replace(tiles, splits=1 + seed % 3)
+        check(cupy, kernel, problem, tiles)
 
 
 @pytest.mark.parametrize("name", ["standard", "standard_mma"])
