@@ -32,9 +32,6 @@ def point(args, problem: Attention, gpu) -> Asked:
         tiles = _ordered(args, args.schedule, _tiles(args, problem, gpu))
         return Asked(None, args.schedule, tiles, args.order, args.blocks_per_sm)
     kernel = kernels.get(args.kernel)
-    if kernel.executions(problem, Tiles(16, 16)) is None:
-        raise InputError(f"kernel {kernel.name} does not say what its operations cost; predict "
-                         f"its schedule {kernel.schedule} instead")
     choices = [t for t in kernel.tile_choices(problem)
                if args.br in (None, t.br) and args.bc in (None, t.bc)
                and args.stages in (None, t.stages)]
@@ -44,6 +41,9 @@ def point(args, problem: Attention, gpu) -> Asked:
     tiles = Tiles(args.br, args.bc, args.stages or 1) if given else choices[0]
     tiles = _ordered(args, kernel.schedule, tiles)
     kernel.check(problem, tiles)
+    if kernel.executions(problem, tiles) is None:
+        raise InputError(f"kernel {kernel.name} does not say what its operations cost; predict "
+                         f"its schedule {kernel.schedule} instead")
     return Asked(kernel, kernel.schedule, tiles, args.order, args.blocks_per_sm)
 
 
@@ -59,10 +59,19 @@ def _tiles(args, problem: Attention, gpu) -> Tiles:
     from ..simulator.blocks import explore
 
     found = explore(args.schedule, problem, gpu, br=args.br, bc=args.bc, stages=args.stages)
+    _require_covered(found.candidates[0].program)
     if "fastest" not in found.marks:
         raise InputError(f"no time is predicted for schedule {args.schedule} with these tiles: "
                          "hbmeter blocks says what fits")
     return found.marks["fastest"]
+
+
+def _require_covered(program) -> None:
+    if covers(program):
+        return
+    instead = ("the papers' idealised count has no thread blocks" if program.idealised else
+               "its splits have a model of their own: hbmeter splits, or --kernel")
+    raise InputError(f"no time is predicted for schedule {program.schedule}: {instead}")
 
 
 def _residents(asked: Asked, problem: Attention, gpu, how: tuple[Execution, ...]):
@@ -88,9 +97,8 @@ def _residents(asked: Asked, problem: Attention, gpu, how: tuple[Execution, ...]
 
 def _predict(asked: Asked, problem: Attention, gpu) -> tuple[Prediction, str]:
     program = schedules.build(asked.schedule, problem, asked.tiles)
-    if not covers(program):
-        raise InputError(f"no time is predicted for schedule {asked.schedule}: the model covers "
-                         "kernels of the forward pass over many queries")
+    if asked.kernel is None:
+        _require_covered(program)
     how = (generic(program, gpu) if asked.kernel is None
            else asked.kernel.executions(problem, asked.tiles))
     residents, source, spills = _residents(asked, problem, gpu, how)

@@ -45,6 +45,21 @@ def test_a_kernel_is_predicted_with_what_it_declares(kernel, capsys):
     assert "limited by" in text and "zero-shot" in text
 
 
+@pytest.mark.parametrize(("kernel", "shape", "phases"), [
+    ("flash2_backward", ("--pass", "backward", "--seq", "2048"), 3),
+    ("flash2_backward_fma", ("--pass", "backward", "--seq", "512", "--kv-heads", "4"), 5),
+    ("softmax_online", ("--pass", "softmax", "--seq", "3000"), 1),
+    ("split_kv", ("--seq", "1", "--kv-seq", "8192", "--kv-heads", "4"), 1),
+    ("paged", ("--seq", "1", "--kv-seq", "8192", "--kv-heads", "4"), 1),
+])
+def test_kernels_of_other_passes_are_predicted_phase_by_phase(kernel, shape, phases, capsys):
+    code, out, _ = output(capsys, "predict", "--kernel", kernel, "--batch", "4", "--heads", "16",
+                          *shape, "--json")
+    found = json.loads(out)
+    assert code == 0 and len(found["phases"]) == phases
+    assert found["zero_shot_s"] > found["bound_s"] > 0
+
+
 def test_a_known_run_calibrates_every_other_shape(capsys):
     tile = ("--kernel", "flash2_mma", *SMALL, "--br", "64", "--bc", "64")
     _, out, _ = output(capsys, "predict", *tile, "--json")
