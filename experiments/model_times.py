@@ -1,8 +1,9 @@
 """Attention time of a whole model over context lengths: prefill and one decode step, predicted.
 
 Prefill by flash2 and decode by splitting the keys (mla_decode where the cache is latent), each with
-the tiles and splits predicted to be fastest, kernels of the usual kind. Layers without softmax
-attention take no time here, nor does anything but attention.
+the tiles and splits predicted to be fastest, kernels of the usual kind; beside them the prefill of
+standard attention, which stores its scores. Layers without softmax attention take no time here, nor
+does anything but attention.
 """
 
 from ..simulator import splits
@@ -14,8 +15,10 @@ from ..simulator.tiles import Tiles
 from .output import seconds, table
 
 SHORTEST = 1024
-TRIED = tuple(Tiles(br, bc) for br in (64, 128) for bc in (32, 64, 96, 128))
-NAMES = ("prefill_s", "prefill_bound_s", "decode_s", "decode_bound_s")
+TRIED = {"flash2": tuple(Tiles(br, bc) for br in (64, 128) for bc in (32, 64, 96, 128)),
+         "standard": (Tiles(64, 64), Tiles(128, 128))}
+LONGEST_STANDARD = 32_768  # tokens: beyond, few memories hold the scores
+NAMES = ("prefill_s", "prefill_bound_s", "standard_prefill_s", "decode_s", "decode_bound_s")
 
 
 def lengths(most: int) -> list[int]:
@@ -61,15 +64,17 @@ def _times(layer, gpu, length: int, batch: int, dtype: str) -> dict:
     prefill = layer.prefill(length, batch=batch, dtype=dtype)
     decode = layer.decode(length, batch=batch, dtype=dtype)
     return {
-        "prefill_s": _prefill_s(prefill, gpu),
+        "prefill_s": _prefill_s("flash2", prefill, gpu),
         "prefill_bound_s": pass_bound(prefill, gpu).bound_s,
+        "standard_prefill_s": (_prefill_s("standard", prefill, gpu)
+                               if length <= LONGEST_STANDARD else None),
         "decode_s": _decode_s("mla_decode" if layer.latent else "split_kv", decode, gpu),
         "decode_bound_s": pass_bound(decode, gpu).bound_s,
     }
 
 
-def _prefill_s(problem, gpu) -> float | None:
-    tried = (Candidate(build("flash2", problem, tiles), gpu).prediction for tiles in TRIED)
+def _prefill_s(schedule: str, problem, gpu) -> float | None:
+    tried = (Candidate(build(schedule, problem, tiles), gpu).prediction for tiles in TRIED[schedule])
     return min((found.seconds for found in tried if found is not None), default=None)
 
 
@@ -90,8 +95,16 @@ def show(found: dict):
     """Print the document as a table."""
     print(f"{found['model']}: {found['layers']} attention layers, batch {found['batch']}, "
           f"{found['dtype']}, on {found['gpu']}: attention only, all layers")
-    rows = [[f"{row['seq']:,}", *(seconds(row[name]) for name in NAMES),
+    rows = [[f"{row['seq']:,}", *(seconds(row[name]) for name in NAMES[:2]), _standard(row),
+             *(seconds(row[name]) for name in NAMES[3:]),
              "–" if row["decode_s"] is None else f"{1 / row['decode_s']:,.0f}"]
             for row in found["lengths"]]
-    print(table(["tokens", "prefill", "bound", "decode step", "bound", "steps/s at most"], rows))
-    print("predicted zero-shot, kernels of the usual kind; bounds hold for any kernel")
+    print(table(["tokens", "prefill", "bound", "standard", "decode step", "bound",
+                 "steps/s at most"], rows))
+    print("predicted zero-shot, kernels of the usual kind; bounds hold for any kernel; standard "
+          "attention's prefill, and over ours")
+
+
+def _standard(row) -> str:
+    slow, fast = row["standard_prefill_s"], row["prefill_s"]
+    return "–" if None in (slow, fast) else f"{seconds(slow)} ({slow / fast:.1f}×)"

@@ -253,6 +253,7 @@ def test_a_models_attention_time_grows_with_its_context(config, capsys):
         times = [row[f"{kind}_s"] for row in rows]
         assert times == sorted(times)
         assert all(row[f"{kind}_s"] > row[f"{kind}_bound_s"] for row in rows)
+    assert all(row["standard_prefill_s"] > row["prefill_s"] for row in rows)  # heads enough
     _, text, _ = output(capsys, "model", config, "--seq", "2048", "--times")
     assert "6 attention layers" in text and "steps/s" in text
 
