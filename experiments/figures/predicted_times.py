@@ -70,8 +70,9 @@ def describe(table) -> str:
 
 def notes(table) -> list[str]:
     """What is shown."""
-    return ["Times recorded on an H200 of four kernels: those of hbmeter verify and bench, and a "
-            "sweep over every tile on 29 shapes. Shown are the two thirds, chosen by hash, that "
+    return ["Times recorded on an H200: those of hbmeter verify and bench, a sweep over every tile "
+            "of four kernels, and points first timed when the model was finished. Shown are these, "
+            "and of the others the two thirds, chosen by hash, that "
             "the model was not developed on. Zero-shot: rates of the GPU by hbmeter calibrate and "
             "costs that kernels declare. Calibrated: one factor for each kernel and tiles. "
             "hbmeter predict --recorded prints all errors."]
