@@ -44,10 +44,11 @@ def pass_bound(problem: Attention, gpu) -> Bound:
 
     Of the backward pass only the four products count that every schedule computes: P may be read.
     The softmax alone has exponentials and no products.
-    What a kernel writes may stay in L2.
+    What a kernel writes may stay in L2 as far as it fits.
     """
     products = {"forward": 1, "backward": 2, "softmax": 0}[problem.direction]
-    seconds = {"dram": problem.compulsory_read_bytes / gpu.hbm_bytes_per_s}
+    moved = problem.compulsory_read_bytes + _beyond_l2(problem.compulsory_write_bytes, gpu)
+    seconds = {"dram": moved / gpu.hbm_bytes_per_s}
     peak = getattr(gpu.flops, problem.dtype)
     if peak is not None:
         seconds["matmul"] = products * problem.forward_flops / peak
@@ -99,16 +100,22 @@ def _smallest(gpu, names) -> float:
 
 
 def _dram_bytes(program: Program, gpu) -> float:
-    """Bytes that must come from DRAM or go there: every input once; of a tensor that one phase
-    writes and another reads what the L2 cannot keep, both ways."""
-    moved, loaded = 0, scratchpad.count(program).by_tensor
+    """Bytes that must come from DRAM or go there: every input once; of what is written what the L2
+    cannot keep, and of a tensor that one phase writes and another reads that both ways."""
+    moved = _beyond_l2(program.problem.compulsory_write_bytes, gpu)
+    loaded = scratchpad.count(program).by_tensor
     for tensor in program.tensors:
         size = program.tensor_bytes(tensor)
         if tensor.role in (Role.INPUT, Role.TABLE):
             moved += min(size, loaded[tensor.name]["read_bytes"])  # a mask may leave some out
         elif tensor.role == Role.SCRATCH:
-            moved += 2 * max(size - gpu.l2.size_bytes, 0)
+            moved += 2 * _beyond_l2(size, gpu)
     return moved
+
+
+def _beyond_l2(size: int, gpu) -> int:
+    """Bytes of ``size`` written ones that the L2 cannot keep."""
+    return max(size - gpu.l2.size_bytes, 0)
 
 
 def shared_memory_bytes(program: Program) -> int:

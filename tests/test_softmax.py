@@ -111,6 +111,14 @@ def test_the_bound_has_no_products():
     assert bound.seconds["exp"] > 0
 
 
+def test_the_bound_has_what_the_l2_cannot_keep_of_p():
+    gpu, small, large = load("h200"), Attention(1, 1, 4096, direction="softmax"), \
+        Attention(1, 1, 16384, direction="softmax")
+    assert pass_bound(small, gpu).seconds["dram"] == 4096**2 * 2 / gpu.hbm_bytes_per_s
+    moved = 2 * 16384**2 * 2 - gpu.l2.size_bytes
+    assert pass_bound(large, gpu).seconds["dram"] == moved / gpu.hbm_bytes_per_s
+
+
 def test_attention_commands_do_not_list_them_and_their_own_do():
     gpu = load("h200")
     assert not set(SOFTMAX) & {point["schedule"] for point in compare(
