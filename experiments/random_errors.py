@@ -22,7 +22,11 @@ from . import records
 from .grid import Point, of_problem
 
 BARS = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 8e-3}
-DIMS = ((64, 64), (128, 128), (256, 256), (80, 48))  # head_dim, value_dim
+DIMS = {  # head_dim, value_dim; a kernel is compiled for each
+    "fp32": ((64, 64), (128, 128)),
+    "fp16": ((64, 64), (128, 128), (256, 256), (48, 80)),
+    "bf16": ((128, 128), (48, 80)),
+}
 LONGEST_Q, LONGEST_KV, LONGEST_WINDOW = 1024, 2048, 300
 KINDS = {  # Q = scale · normal + offset, K = normal + offset
     "normal": (1, 0),
@@ -32,7 +36,6 @@ KINDS = {  # Q = scale · normal + offset, K = normal + offset
     "equal weights": (0, 0),
 }
 UNKNOWN_TO_FP32 = "huge logits"  # a logit of 1,000 has an error of 1e-4 in fp32
-ORDERS = {"fp32": "head", "fp16": "row", "bf16": "longest"}
 FROM_INPUTS = "O of Q, K, V"  # beside "O", which follows from the S that was stored
 FOLDER = records.FOLDER / "errors"
 
@@ -53,15 +56,16 @@ def cases(how_many: int, seed: int) -> list[Case]:
 
 
 def _draw(number: int, random: Random) -> Case:
-    direction = random.choices(("forward", "backward", "softmax"), (14, 4, 2))[0]
-    dtype, (head_dim, value_dim) = random.choice(tuple(BARS)), random.choice(DIMS)
+    direction = random.choices(("forward", "backward", "softmax"), (14, 5, 1))[0]
+    dtype = random.choice(tuple(BARS))
+    head_dim, value_dim = random.choice(DIMS[dtype])
     kv_heads, group = random.choice((1, 2, 3)), random.choice((1, 1, 2, 4))
     kv_seq = _length(random, LONGEST_KV)
     seq = random.choice((kv_seq, _length(random, LONGEST_Q)))
     if direction == "forward" and random.random() < 0.2:
         seq = random.randint(1, 4)  # decode
     if direction == "softmax":  # which has neither K nor V
-        group, head_dim, value_dim = 1, *DIMS[0]
+        group, head_dim, value_dim = 1, 64, 64
     problem = Attention(
         batch=random.choice((1, 2)), kv_heads=kv_heads, heads=kv_heads * group, seq=seq,
         kv_seq=kv_seq,
@@ -86,16 +90,17 @@ def runs(case: Case) -> list[Point]:
         if kernel.direction != case.problem.direction or case.problem.dtype not in kernel.dtypes:
             continue
         for tiles in kernel.tile_choices(case.problem)[:1]:
-            found.append(Point(name, case.problem, tiles, ORDERS[case.problem.dtype]))
+            found.append(Point(name, case.problem, tiles, "row"))
     return found
 
 
 # ---- On a GPU -----------------------------------------------------------------------------------
 
 
-def measure(found: list[Case], report) -> list[dict]:
+def measure(found: list[Case], partial, report) -> list[dict]:
     """One dict a problem: {"number", "seed", "kind", "problem", "runs": [{"kernel", "tiles",
-    "order", "errors": {tensor: error, or None when not finite}}]}.
+    "order", "errors": {tensor: error, or None when not finite}}]}, kept in ``partial``
+    (records.Partial) as it is measured; those that are there already are not measured again.
 
     What this GPU cannot run is left out with a note. Raises Unavailable without a GPU.
     """
@@ -103,23 +108,30 @@ def measure(found: list[Case], report) -> list[dict]:
     from ..kernels.ahead import build_ahead
 
     runner.require_gpu()
-    build_ahead([(x.kernel, x.problem, x.tiles, x.order, False)
-                 for case in found for x in runs(case)], report)
-    report.start("random problems", len(found))
-    points, left_out = [], set()
-    for number, case in enumerate(found):
+    missing = [case for case in found if str(case.number) not in partial]
+    right = build_ahead([(x.kernel, x.problem, x.tiles, x.order, False)
+                         for case in missing for x in runs(case)], report,
+                        lambda: [_inputs_and_results(case) for case in missing])
+    report.start("random problems", len(missing))
+    left_out = set()
+    for number, case in enumerate(missing):
         report.step(number, case.kind)
-        points.append({"number": case.number, "seed": case.seed, "kind": case.kind,
-                       "problem": of_problem(case.problem), "runs": _run_all(case, left_out)})
+        partial.put(str(case.number), {
+            "number": case.number, "seed": case.seed, "kind": case.kind,
+            "problem": of_problem(case.problem),
+            "runs": _run_all(case, *right[number], left_out)})
     for text in sorted(left_out):
         report.note(f"left out: {text}")
     report.end()
-    return points
+    return [partial[str(case.number)] for case in found]
 
 
-def _run_all(case: Case, left_out: set[str]) -> list[dict]:
+def _inputs_and_results(case: Case) -> tuple:
     inputs, more = _inputs(case)
-    wanted, sizes = _expected(case.problem, inputs, more)
+    return inputs, more, *_expected(case.problem, inputs, more)
+
+
+def _run_all(case: Case, inputs, more, wanted, sizes, left_out: set[str]) -> list[dict]:
     found = []
     for point in runs(case):
         try:

@@ -13,22 +13,26 @@ from . import get
 LEAST_EACH = 2  # builds that are worth starting a process for
 
 
-def build_ahead(builds: list[tuple[str, Attention, Tiles, str, bool]], report) -> None:
-    """Builds (kernel name, problem, tiles, order, count) on all CPU cores.
+def build_ahead(builds: list[tuple[str, Attention, Tiles, str, bool]], report,
+                meanwhile=lambda: None):
+    """Builds (kernel name, problem, tiles, order, count) on all CPU cores; what ``meanwhile``
+    returns, which is called here before waiting for them.
 
-    What cannot be built is left to whoever runs it, who hears why. ``report`` as a
-    experiments.progress.Progress has it.
+    What cannot be built is left to whoever runs it, who hears why. ``report`` as
+    experiments.progress.Progress.
     """
     builds = list({_options(*build): build for build in builds}.values())
     workers = min(os.cpu_count() or 1, len(builds) // LEAST_EACH)
     if workers < 2:
-        return
-    report.start("compiling", len(builds))
+        return meanwhile()
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         jobs = [pool.submit(_build, *build) for build in builds]
+        result = meanwhile()
+        report.start("compiling", len(builds))
         for number, _ in enumerate(as_completed(jobs)):
             report.done(number + 1)
     report.end()
+    return result
 
 
 def _options(name: str, problem: Attention, tiles: Tiles, order: str, count: bool) -> tuple:

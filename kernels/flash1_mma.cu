@@ -183,10 +183,13 @@ __device__ __forceinline__ void merge(unsigned tile, bool first, const Rows& old
     }
 }
 
+// Where no row is left nothing is copied, zeros neither: they could land after the next column
+// block's first Q. What lies there makes only rows that are not stored.
 __device__ __forceinline__ void copy_queries(Memory& memory, const Head& head, unsigned tile,
                                              int row, int rows) {
-    copy_rows<TENSOR_Q, 16, HEAD_DIM, 32>(memory, tile, head.Q + (long long)row * HEAD_DIM, rows,
-                                          lane());
+    if (rows > 0)
+        copy_rows<TENSOR_Q, 16, HEAD_DIM, 32>(memory, tile, head.Q + (long long)row * HEAD_DIM,
+                                              rows, lane());
     commit_copies();
 }
 

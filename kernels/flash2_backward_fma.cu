@@ -75,7 +75,7 @@ __device__ __forceinline__ void put_gradient(Memory& memory, Gradient* to, int r
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 hbmeter_flash2_backward_fma(const Element* Q, const Element* K, const Element* V,
                             const Element* dO, const float* LSE, const float* D, float* dQ,
                             Gradient* dK, Gradient* dV, int heads, int group, int n_q, int n_kv,

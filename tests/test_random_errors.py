@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from hbmeter import kernels
-from hbmeter.experiments import random_errors
+from hbmeter.experiments import random_errors, records
 from hbmeter.experiments.cli import main
 from hbmeter.kernels import ahead, runner
 from hbmeter.kernels.base import tensor_shape
@@ -39,7 +39,7 @@ def exact_kernels(monkeypatch):
 
     monkeypatch.setattr(runner, "require_gpu", lambda: np)
     monkeypatch.setattr(runner, "run", run)
-    monkeypatch.setattr(ahead, "build_ahead", lambda builds, report: None)
+    monkeypatch.setattr(ahead, "build_ahead", lambda builds, report, meanwhile: meanwhile())
     return spoilers
 
 
@@ -59,6 +59,10 @@ def small(how_many=16):
     return found[:how_many]
 
 
+def measured(cases):
+    return random_errors.measure(cases, records.Partial(None, {}), Silent())
+
+
 def test_a_seed_draws_the_same_problems_and_another_draws_others():
     cases = random_errors.cases(MANY, 7)
     assert cases == random_errors.cases(MANY, 7)
@@ -71,8 +75,8 @@ def test_the_problems_are_those_that_are_hard():
     problems = [case.problem for case in cases]
     assert {case.kind for case in cases} == set(random_errors.KINDS)
     assert {p.direction for p in problems} == {"forward", "backward", "softmax"}
-    assert {(p.head_dim, p.value_dim) for p in problems} == set(random_errors.DIMS)
-    assert {p.dtype for p in problems} == set(random_errors.BARS)
+    assert {(p.dtype, p.head_dim, p.value_dim) for p in problems} >= {
+        (dtype, *dims) for dtype, several in random_errors.DIMS.items() for dims in several}
     assert sum(p.seq != p.kv_seq for p in problems) > 60 and sum(p.group > 1 for p in problems) > 40
     assert sum(p.seq % 16 > 0 for p in problems) > 100 and sum(p.seq <= 4 for p in problems) > 10
     blind = [p for p in problems if p.mask_bounds.column_range(np.zeros(1, int), p.kv_seq)[1] <= 0]
@@ -83,7 +87,7 @@ def test_the_problems_are_those_that_are_hard():
 
 
 def test_exact_kernels_pass(exact_kernels):
-    points = random_errors.measure(small(), Silent())
+    points = measured(small())
     assert random_errors.failures(points) == []
     rows = random_errors.summary(points)
     assert all(row["worst"] > 0 or row["kernel"].startswith("softmax") for row in rows)
@@ -124,21 +128,21 @@ def test_a_kernel_that_is_wrong_is_named(exact_kernels, spoil):
     cases = [case for case in small(MANY) if "flash2_mma" in
              {point.kernel for point in random_errors.runs(case)}]
     cases.sort(key=lambda case: hidden_row(case.problem) is None)
-    failed = random_errors.failures(random_errors.measure(cases[:4], Silent()))
+    failed = random_errors.failures(measured(cases[:4]))
     assert failed and all(line.startswith("flash2_mma") for line in failed)
 
 
 def test_scores_that_are_rounded_are_no_error_of_what_follows(exact_kernels):
     cases = [case for case in random_errors.cases(MANY, 3) if case.kind == "huge logits"
              and case.problem.direction == "forward" and case.problem.pairs < 1 << 16][:3]
-    points = random_errors.measure(cases, Silent())
+    points = measured(cases)
     assert random_errors.failures(points) == []
     standard = [run for point in points for run in point["runs"] if run["kernel"] == "standard"]
     assert standard and all(set(run["errors"]) == {"S", "P", "O"} for run in standard)
 
 
 def test_kept_errors_are_read_and_judged(tmp_path, capsys, exact_kernels):
-    points = random_errors.measure(small(8), Silent())
+    points = measured(small(8))
     about = {"gpu": "G", "driver": "1", "date": "2026", "seed": 1}
     path = tmp_path / "errors.json"
     path.write_text(json.dumps({"provenance": about, "points": points}))

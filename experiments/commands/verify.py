@@ -163,11 +163,14 @@ def _measure_errors(args) -> dict:
     cupy = runner.require_gpu()
     target = args.out and output_file(args.out)  # known now rather than after a minute
     cases = random_errors.cases(args.random, args.seed)
-    points = random_errors.measure(cases, Progress(sys.stderr))
     about = records.provenance(cupy, None, measure.source_hash(), {"seed": args.seed})
+    header = {key: about[key] for key in ("format", "gpu", "driver", "kernel_sources", "seed")}
+    partial = records.Partial(target and f"{target}.partial", header)
+    points = random_errors.measure(cases, partial, Progress(sys.stderr))
     document = records.document(about, points)
     if target:
         records.save(target, document)
+        partial.finish()
     return document
 
 
