@@ -35,7 +35,7 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> object:
     """Imported on first use: the command line's help needs none of it."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

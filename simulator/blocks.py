@@ -8,6 +8,8 @@ M is the shared memory of a block in elements.
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 from . import schedules
 from .engines import scratchpad
@@ -19,6 +21,9 @@ from .program import Program
 from .tiles import Tiles
 from .time_model import Prediction, covers, predict
 
+if TYPE_CHECKING:
+    from ..hwprofiles.schema import Profile
+
 STEP = 16  # rows or columns of one tensor-core instruction
 LARGEST = 256
 STAGES = (1, 2)
@@ -29,7 +34,7 @@ class Candidate:
     """One choice of tiles on one GPU. Shared memory is counted, threads and registers estimated."""
 
     program: Program
-    gpu: object
+    gpu: "Profile"
 
     @property
     def tiles(self) -> Tiles:
@@ -99,7 +104,7 @@ class Exploration:
         return tuple(c for c in self.candidates if c.why_not is None)
 
 
-def explore(schedule: str, problem: Attention, gpu, *, br: int | None = None,
+def explore(schedule: str, problem: Attention, gpu: "Profile", *, br: int | None = None,
             bc: int | None = None, stages: int | None = None) -> Exploration:
     """Every Br × Bc in steps of 16 with 1 and 2 stages, and the M/3d and M/4d points beside them.
 
@@ -140,7 +145,7 @@ def explore(schedule: str, problem: Attention, gpu, *, br: int | None = None,
     return Exploration(candidates, marks)
 
 
-def rule_points(problem: Attention, gpu) -> dict[str, Tiles]:
+def rule_points(problem: Attention, gpu: "Profile") -> dict[str, Tiles]:
     """Tiles of the two rules, rounded down to whole steps of 16 where they are that large."""
     elements = gpu.smem.bytes_per_block_max // problem.dtype_bytes
     d = max(problem.head_dim, problem.value_dim)
@@ -155,29 +160,32 @@ def _whole_steps(size: int) -> int:
     return size // STEP * STEP if size >= STEP else max(size, 1)
 
 
-def _square_rank(candidate: Candidate):
+def _square_rank(candidate: Candidate) -> tuple[int, ...]:
     return candidate.tiles.br, -candidate.tiles.stages
 
 
-def _traffic_rank(candidate: Candidate):
+def _traffic_rank(candidate: Candidate) -> tuple[int, ...]:
     """Fewest bytes, then more blocks per SM, then larger Bc, then fewer stages."""
     tiles = candidate.tiles
     return (candidate.sm_bytes, -candidate.occupancy.blocks_per_sm, -tiles.bc, tiles.stages,
             tiles.br)
 
 
-def _time_rank(candidate: Candidate):
+def _time_rank(candidate: Candidate) -> tuple[float, ...]:
     """Least predicted time, then fewest bytes."""
-    return candidate.prediction.seconds, *_traffic_rank(candidate)
+    predicted = candidate.prediction
+    return predicted.seconds if predicted else inf, *_traffic_rank(candidate)
 
 
 def why_faster(fast: Candidate, lean: Candidate) -> str:
     """Why ``fast`` is predicted faster than ``lean``, which moves fewer bytes (or as many)."""
     quick, slow = fast.prediction, lean.prediction
+    if quick is None or slow is None:
+        raise InputError("no time is predicted for these tiles")
     words = []
     for candidate, found in ((lean, slow), (fast, quick)):
         phase = max(found.phases, key=lambda phase: phase.seconds)
-        unit = max(phase.unit_seconds, key=phase.unit_seconds.get)
+        unit = max(phase.unit_seconds, key=phase.unit_seconds.__getitem__)
         words.append(f"{candidate.tiles.br}×{candidate.tiles.bc} has "
                      f"{phase.blocks_per_sm} block(s) an SM in {phase.waves:.1f} waves and keeps "
                      f"its busiest unit ({unit}) at work for "
@@ -186,7 +194,7 @@ def why_faster(fast: Candidate, lean: Candidate) -> str:
             f"{quick.seconds / slow.seconds:.2f} of their time: {words[0]}; {words[1]}.")
 
 
-def choose_tiles(schedule: str, problem: Attention, gpu, br: int | None = None,
+def choose_tiles(schedule: str, problem: Attention, gpu: "Profile", br: int | None = None,
                  bc: int | None = None, stages: int | None = None, *, splits: int | None = None,
                  page: int | None = None, kv_order: str | None = None) -> Tiles:
     """Tiles for one point: sizes that are given are kept, absent ones chosen for least traffic
@@ -200,7 +208,8 @@ def choose_tiles(schedule: str, problem: Attention, gpu, br: int | None = None,
 
     sizes = {"br": br, "bc": bc, "stages": stages, "splits": splits, "page": page,
              "kv_order": kv_order}
-    given = {name: size for name, size in sizes.items() if size not in (None, "forward")}
+    given: dict[str, Any] = {name: size for name, size in sizes.items()
+                             if size not in (None, "forward")}
     for name in ("splits", "page", "kv_order"):
         if name in given:
             require_option(schedule, name)
@@ -209,11 +218,11 @@ def choose_tiles(schedule: str, problem: Attention, gpu, br: int | None = None,
     base = Tiles(STEP, STEP, **{n: given[n] for n in ("stages", "kv_order") if n in given})
     if br is not None and bc is not None:
         return fitting_candidate(schedule, problem, replace(base, br=br, bc=bc), gpu).tiles
-    sizes = range(STEP, LARGEST + 1, STEP)
+    every = range(STEP, LARGEST + 1, STEP)
     choices = [
         Candidate(schedules.build(schedule, problem, replace(base, br=rows, bc=cols)), gpu)
-        for rows in ([br] if br is not None else sizes)
-        for cols in ([bc] if bc is not None else sizes)
+        for rows in ([br] if br is not None else every)
+        for cols in ([bc] if bc is not None else every)
     ]
     fitting = [c for c in choices if c.why_not is None]
     if not fitting:
@@ -221,7 +230,7 @@ def choose_tiles(schedule: str, problem: Attention, gpu, br: int | None = None,
     return min(fitting, key=_traffic_rank).tiles
 
 
-def fitting_candidate(schedule: str, problem: Attention, tiles: Tiles, gpu) -> Candidate:
+def fitting_candidate(schedule: str, problem: Attention, tiles: Tiles, gpu: "Profile") -> Candidate:
     """These tiles on ``gpu``. Raises InputError when their shared memory is more than a block's."""
     candidate = Candidate(schedules.build(schedule, problem, tiles), gpu)
     fits = candidate.resources.smem_bytes <= gpu.smem.bytes_per_block_max
@@ -241,8 +250,9 @@ def _largest_that_fits(candidate: Candidate) -> str:
     tiles, program = candidate.tiles, candidate.program
     for name, label in (("bc", "Bc"), ("br", "Br")):
 
-        def too_large(step, name=name):
-            smaller = replace(tiles, **{name: step * STEP})
+        def too_large(step: int, name: str = name) -> bool:
+            size: dict[str, Any] = {name: step * STEP}
+            smaller = replace(tiles, **size)
             built = schedules.build(program.schedule, program.problem, smaller)
             return built.smem_bytes_per_block > candidate.gpu.smem.bytes_per_block_max
 

@@ -7,7 +7,9 @@ what crosses shared memory and the SM boundary, DRAM bytes that cannot stay in t
 and its waves (whole thread blocks on the busiest SM).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +19,9 @@ from .ops import BY_CODE, Unit
 from .problem import Attention
 from .program import Program, Role, Space
 from .tape import Kind
+
+if TYPE_CHECKING:
+    from ..hwprofiles.schema import Profile
 
 ALU_INSTRUCTIONS = 3  # of one score at least: its part of the maximum, the exponent, the sum
 WIDEST_PORT_BYTES_PER_CLOCK = 128.0  # from L2 into one SM, where a profile has no measurement
@@ -31,7 +36,7 @@ class Bound:
     @property
     def limiter(self) -> str:
         """The roof that takes longest."""
-        return max(self.seconds, key=self.seconds.get)
+        return max(self.seconds, key=self.seconds.__getitem__)
 
     @property
     def bound_s(self) -> float:
@@ -39,7 +44,7 @@ class Bound:
         return self.seconds[self.limiter]
 
 
-def pass_bound(problem: Attention, gpu) -> Bound:
+def pass_bound(problem: Attention, gpu: "Profile") -> Bound:
     """The bound of the problem's pass on ``gpu`` (a Profile); the same for every schedule.
 
     Of the backward pass only the four products count that every schedule computes: P may be read.
@@ -60,7 +65,7 @@ def pass_bound(problem: Attention, gpu) -> Bound:
     return Bound(seconds)
 
 
-def program_bound(program: Program, gpu, multiplier: str | None = None) -> Bound:
+def program_bound(program: Program, gpu: "Profile", multiplier: str | None = None) -> Bound:
     """The bound of kernels that run ``program`` as it is, on ``gpu`` (a Profile).
 
     ``multiplier`` "fma" says that the products run on FMA units; otherwise they may run at the
@@ -87,19 +92,19 @@ def program_bound(program: Program, gpu, multiplier: str | None = None) -> Bound
     return Bound(seconds)
 
 
-def _fastest(gpu, name: str, otherwise: float) -> float:
+def _fastest(gpu: "Profile", name: str, otherwise: float) -> float:
     """The highest value ever measured under a name (of its curve too)."""
     found = gpu.measured.get(name)
     if found is None:
         return otherwise
-    return max([found.value, *(value for _, value in getattr(found, "curve", None) or ())])
+    return max(found.value, *(value for _, value in found.curve or ()), 0.0)
 
 
-def _smallest(gpu, names) -> float:
+def _smallest(gpu: "Profile", names: Iterable[str]) -> float:
     return min((gpu.measured[name].value for name in names if name in gpu.measured), default=0.0)
 
 
-def _dram_bytes(program: Program, gpu) -> float:
+def _dram_bytes(program: Program, gpu: "Profile") -> float:
     """Bytes that must come from DRAM or go there: every input once; of what is written what the L2
     cannot keep, and of a tensor that one phase writes and another reads that both ways."""
     moved = _beyond_l2(program.problem.compulsory_write_bytes, gpu)
@@ -113,7 +118,7 @@ def _dram_bytes(program: Program, gpu) -> float:
     return moved
 
 
-def _beyond_l2(size: int, gpu) -> int:
+def _beyond_l2(size: int, gpu: "Profile") -> int:
     """Bytes of ``size`` written ones that the L2 cannot keep."""
     return max(size - gpu.l2.size_bytes, 0)
 
@@ -130,7 +135,7 @@ def shared_memory_bytes(program: Program) -> int:
     return shared
 
 
-def _waves(program: Program, gpu, seconds: dict[str, float]) -> float:
+def _waves(program: Program, gpu: "Profile", seconds: dict[str, float]) -> float:
     """Products and exponentials when thread blocks are whole: the busiest SM has at least so many
     of the largest, and the GPU waits for it.
 
@@ -149,7 +154,7 @@ def _waves(program: Program, gpu, seconds: dict[str, float]) -> float:
     return total
 
 
-def _busiest_share(program: Program, number: int, sm_count: int, unit: Unit):
+def _busiest_share(program: Program, number: int, sm_count: int, unit: Unit) -> tuple[float, float]:
     """(work of a phase on a unit, its largest sum on one SM over the mean on all)."""
     phase = program.phases[number]
     tape = program.tape[phase.first:phase.end]

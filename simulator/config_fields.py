@@ -1,6 +1,7 @@
 """The fields of a model's config by meaning, whatever name they have, and what is wrong."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 # One meaning, the names it has had; the first that is there and not null counts.
 HIDDEN = ("hidden_size", "n_embd", "d_model", "n_embed", "model_dim", "dim")
@@ -20,10 +21,11 @@ ENCODERS = ("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert"
 class Fields:
     """The attention fields of one config; what is wrong with them is collected in ``wrong``."""
 
-    def __init__(self, config: Mapping):
-        self.config, self.wrong = config, []
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+        self.wrong: list[str] = []
 
-    def first(self, names, default=None):
+    def first(self, names: Iterable[str], default: Any = None) -> Any:
         """The first of ``names`` that is there and not null."""
         sources = (self.config, self.config.get("attn_config") or {})
         for source in sources:
@@ -32,7 +34,8 @@ class Fields:
                     return source[name]
         return default
 
-    def whole(self, names, default=None, least: int = 1):
+    def whole(self, names: tuple[str, ...], default: int | None = None,
+              least: int = 1) -> int | None:
         """A whole number from ``least``, or ``default``."""
         value = self.first(names)
         if value is None:
@@ -45,7 +48,7 @@ class Fields:
             return default
         return value
 
-    def required(self, names, why: str = ""):
+    def required(self, names: tuple[str, ...], why: str = "") -> int | None:
         """A whole number that has to be there."""
         value = self.whole(names)
         if value is None and not any(text.startswith(tuple(names)) for text in self.wrong):

@@ -1,6 +1,7 @@
 """The one exception for bad input: its text is what the user reads."""
 
 import difflib
+from collections.abc import Iterable
 
 
 class InputError(ValueError):
@@ -14,7 +15,7 @@ class InputError(ValueError):
     """
 
 
-def unknown_name(kind: str, name: str, valid) -> InputError:
+def unknown_name(kind: str, name: str, valid: Iterable[str]) -> InputError:
     """An InputError for a name that is not in ``valid``, with the nearest one suggested."""
     valid = sorted(valid)
     near = difflib.get_close_matches(str(name), valid, n=1)

@@ -8,11 +8,15 @@ machine code: nothing here is a time, and nothing is measured.
 
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import TYPE_CHECKING, Any
 
 from .occupancy import estimate_registers, occupancy
 from .ops import BY_CODE, Unit
-from .program import Space
+from .program import Phase, Program, Space
 from .tape import Kind
+
+if TYPE_CHECKING:
+    from ..hwprofiles.schema import Profile
 
 WARP = 32
 WAVEFRONT_BYTES = 128  # what shared memory moves in a clock
@@ -201,14 +205,14 @@ _SOFTMAX = {  # for a score: a maximum, an FFMA and ex2, an addition, half a con
 }
 
 
-def _mma_product(rows: int, columns: int) -> Cost:
+def _mma_product(rows: int, columns: float) -> Cost:
     """A warp's product of ``rows`` × ``columns`` on mma.sync, operands by ldmatrix: one fragment
     for each 16 rows and each 16 columns, 16 deep."""
     fragments = 1 / (_FRAGMENT * rows) + 1 / (_FRAGMENT * columns)
     return Cost(WARP / _MMA + WARP * fragments, 0.0, 4 * fragments, waits=2)
 
 
-def mma_backward(share, rows: int, columns: int, widths: tuple[int, int], threads: int, *,
+def mma_backward(share: Any, rows: int, columns: int, widths: tuple[int, int], threads: int, *,
                  stages: int) -> Execution:
     """FlashAttention-2 backward on mma.sync: five products shared out over all warps, ``share(rows,
     columns)`` of a result to each; P and dS change hands through shared memory.
@@ -281,7 +285,7 @@ def wgmma(columns: int, consumers: int, *, ping_pong: bool = True,
     )
 
 
-def generic(program, gpu) -> tuple[Execution, ...]:
+def generic(program: Program, gpu: "Profile") -> tuple[Execution, ...]:
     """The kernel to expect of a program that names none, phase by phase: tensor cores by mma.sync
     for 16-bit types where the GPU has them, else FMA; loads double-buffered with two stages.
 
@@ -308,16 +312,17 @@ def generic(program, gpu) -> tuple[Execution, ...]:
     return tuple(found)
 
 
-def _multiplies(program, phase) -> bool:
+def _multiplies(program: Program, phase: Phase) -> bool:
     ops = program.tape[phase.first:phase.end]
     return any(BY_CODE[row["op"]].unit == Unit.MATMUL for row in ops[ops["kind"] == Kind.COMPUTE])
 
 
-def _fits(phase, threads: int, gpu) -> bool:
+def _fits(phase: Phase, threads: int, gpu: "Profile") -> bool:
     return estimate_registers(phase, threads) <= gpu.max_registers_per_thread
 
 
-def estimate_residents(program, gpu, kernel: tuple[Execution, ...]) -> tuple[int, ...]:
+def estimate_residents(program: Program, gpu: "Profile",
+                       kernel: tuple[Execution, ...]) -> tuple[int, ...]:
     """Thread blocks on an SM in each phase, with the threads of ``kernel``, estimated registers and
     the phase's shared memory; 0 where one does not fit."""
     return tuple(

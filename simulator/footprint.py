@@ -5,11 +5,16 @@ row of tensors of seq × kv_seq elements, flash attention none (arXiv 2205.14135
 Table 21). What the backward pass needs is *saved*; the rest is freed when its reader is done.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isqrt
+from typing import TYPE_CHECKING
 
 from .errors import InputError, unknown_name
 from .problem import DTYPE_BYTES, Attention
+
+if TYPE_CHECKING:
+    from .model_config import Model
 
 METHODS = ("standard", "flash")
 BYTE_MASK = 1  # of one dropped or kept probability
@@ -34,7 +39,7 @@ class Activations:
     method: str
     allocations: tuple[Allocation, ...]
 
-    def _sum(self, wanted) -> int:
+    def _sum(self, wanted: Callable[[Allocation], bool]) -> int:
         return sum(a.bytes for a in self.allocations if wanted(a))
 
     @property
@@ -108,7 +113,8 @@ class ScoreShape:
     dtype: str
 
 
-def shapes_of_scores(total_bytes: int, dtypes=("fp64", "fp32", "fp16", "fp8")) -> list[ScoreShape]:
+def shapes_of_scores(total_bytes: int,
+                     dtypes: tuple[str, ...] = ("fp64", "fp32", "fp16", "fp8")) -> list[ScoreShape]:
     """All square score matrices of exactly ``total_bytes``: longest sequence first.
 
     The answer is seldom unique: every seq whose square divides the elements gives one, for each
@@ -162,13 +168,13 @@ class ModelMemory:
     saved_recomputed_bytes: int
 
 
-def model_memory(model, context: int, *, batch: int = 1, dtype: str = "fp16",
+def model_memory(model: "Model", context: int, *, batch: int = 1, dtype: str = "fp16",
                  dropout: bool = False) -> ModelMemory:
     """Attention memory of ``model`` (a ``model_config.Model``) at ``context`` tokens a sequence.
 
     Raises InputError when a call's counts would not fit in int64.
     """
-    calls = {method: [] for method in METHODS}
+    calls: dict[str, list[tuple[int, Activations]]] = {method: [] for method in METHODS}
     for layer, numbers in model.kinds.items():
         if layer.kind == "none":
             continue

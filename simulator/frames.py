@@ -7,15 +7,15 @@ Types are pandas' nullable ones: bytes stay whole numbers, and what was not comp
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .blocks import Exploration
+from .blocks import Candidate, Exploration
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-def sweep(spec: str | Path | Mapping, folder: str | Path | None = None, *, jobs: int = 1,
+def sweep(spec: str | Path | Mapping[str, Any], folder: str | Path | None = None, *, jobs: int = 1,
           on_progress: Callable[[int, int], None] = lambda done, total: None) -> "DataFrame":
     """Every point of ``spec``, a row each in the spec's order: inputs, bytes, bounds.
 
@@ -67,7 +67,7 @@ def sweep_table(folder: str | Path, where: str | None = None,
     return _frame(table.rows(folder, where, everything))
 
 
-def frame(found: dict | Iterable[dict] | Exploration) -> "DataFrame":
+def frame(found: dict[str, Any] | Iterable[dict[str, Any]] | Exploration) -> "DataFrame":
     """Points of ``traffic`` or ``compare``, or the candidates of ``blocks.explore``, a row each.
 
     Raises ImportError when pandas is not installed.
@@ -85,7 +85,7 @@ def frame(found: dict | Iterable[dict] | Exploration) -> "DataFrame":
     return _frame([flat(point) for point in ([found] if isinstance(found, dict) else found)])
 
 
-def _candidate(found: Exploration, candidate) -> dict:
+def _candidate(found: Exploration, candidate: Candidate) -> dict[str, Any]:
     tiles, need = candidate.tiles, candidate.resources
     return {
         "br": tiles.br, "bc": tiles.bc, "stages": tiles.stages, "why_not": candidate.why_not,
@@ -96,7 +96,7 @@ def _candidate(found: Exploration, candidate) -> dict:
     }
 
 
-def _frame(rows: list[dict]) -> "DataFrame":
+def _frame(rows: list[dict[str, Any]]) -> "DataFrame":
     try:
         import pandas
     except ImportError as error:

@@ -6,14 +6,21 @@ sources of the simulator. Numba reads the folder when a function is decorated; o
 setting is put back right after.
 """
 
+import functools
 import hashlib
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numba
-from numba.core import config
+import numpy as np
+from numba.core import config as numba_config
+
+config: Any = numba_config  # has its settings when it runs
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _KEEP_SECONDS = 30 * 24 * 3600
 
@@ -41,7 +48,7 @@ def _cache_root() -> Path:
     return Path(tempfile.gettempdir()) / f"hbmeter-{os.getuid() if hasattr(os, 'getuid') else 0}"
 
 
-def _remove_stale(root: Path, keep: Path):
+def _remove_stale(root: Path, keep: Path) -> None:
     """Caches of other versions that nobody has used for a month."""
     import shutil
 
@@ -68,26 +75,52 @@ CACHE_DIR = _prepare_cache()
 CODE_VERSION = source_hash()  # of the code in this process, whatever is edited later
 
 
-def njit(function):
+def njit(function: Function) -> Function:
     """numba.njit with the cache above, or without any where there is no place for it."""
     return _compiled(function)
 
 
-def borrowing(function):
+def borrowing(function: Function) -> Function:
     """``njit`` for functions that make no arrays: those they get are their caller's, and nobody
     counts references (each count is an atomic add; a third of the L2 reader's time was that)."""
     return _compiled(function, _nrt=False)
 
 
-def inlined(function):
+def inlined(function: Function) -> Function:
     """``borrowing`` for small functions: compiled into each caller."""
     return _compiled(function, _nrt=False, forceinline=True)
 
 
-def _compiled(function, **options):
+def _compiled(function: Function, **options: Any) -> Function:
+    if config.DISABLE_JIT:
+        return _interpreted(function)
     before = config.CACHE_DIR
     config.CACHE_DIR = str(CACHE_DIR or "")
     try:
-        return numba.njit(cache=CACHE_DIR is not None, nogil=True, **options)(function)
+        compiled: Function = numba.njit(cache=CACHE_DIR is not None, nogil=True,
+                                        **options)(function)
+        return compiled
     finally:
         config.CACHE_DIR = before
+
+
+def _interpreted(function: Function) -> Function:
+    """With NUMBA_DISABLE_JIT=1, for debuggers and coverage: fields of records are attributes, as
+    in compiled code."""
+    @functools.wraps(function)
+    def run(*arguments: Any) -> Any:
+        return function(*(a.view((_Record, a.dtype)) if getattr(a, "dtype", a) is not a
+                          and a.dtype.names else a for a in arguments))
+
+    return run  # type: ignore[return-value]
+
+
+class _Record(np.void):  # type: ignore[misc]
+    """A record whose fields come before NumPy's own attributes, such as ``var``."""
+
+    def __getattribute__(self, name: str) -> Any:
+        fields = super().__getattribute__("dtype").names or ()
+        return self[name] if name in fields else super().__getattribute__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value

@@ -5,8 +5,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from .config_fields import ENCODERS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS
+from .config_fields import ENCODERS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS, Fields
 from .errors import InputError
 from .problem import Attention
 
@@ -64,9 +65,9 @@ class Layer:
         """The attention call of a prompt of ``seq`` tokens. MLA is run with its keys and values
         expanded, chunked attention as one causal call a chunk."""
         self._require_softmax()
-        shape = dict(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim,
-                     value_dim=self.value_dim, dtype=dtype)
-        if self.kind == "chunked" and self.window < seq:
+        shape: dict[str, Any] = dict(heads=self.heads, kv_heads=self.kv_heads, dtype=dtype,
+                                     head_dim=self.head_dim, value_dim=self.value_dim)
+        if self.kind == "chunked" and self.window and self.window < seq:
             return Attention(batch=batch * -(-seq // self.window), seq=self.window, mask="causal",
                              **shape)
         mask = self.mask()
@@ -84,18 +85,18 @@ class Layer:
                          value_dim=value_dim, dtype=dtype, mask="full", seq=1,
                          kv_seq=self.cached_tokens(context), shared_kv=self.latent is not None)
 
-    def _require_softmax(self):
+    def _require_softmax(self) -> None:
         if self.kind == "none":
             raise InputError("this layer has no softmax attention; choose another with --layer")
 
 
-def find_layers(fields) -> tuple[Layer, ...]:
+def find_layers(fields: Fields) -> tuple[Layer, ...]:
     """The Layer of each layer; mistakes go to ``fields.wrong``."""
     per_layer = fields.first(("block_configs",))  # Nemotron: one entry a layer
     count = len(per_layer) if _is_list(per_layer) else fields.required(LAYERS)
     count = _checked_count(fields, count)
     shapes = _shapes(fields, count)
-    if fields.wrong:
+    if fields.wrong or count is None:
         return ()
     windows = _windows(fields, count)
     causal = _is_causal(fields)
@@ -103,14 +104,14 @@ def find_layers(fields) -> tuple[Layer, ...]:
                  for i, (kind, window) in enumerate(windows)) if not fields.wrong else ()
 
 
-def _checked_count(fields, count):
+def _checked_count(fields: Fields, count: int | None) -> int | None:
     if count is not None and count > MAX_LAYERS:
         fields.wrong.append(f"{count:,} layers are more than {MAX_LAYERS:,}")
         return None
     return count
 
 
-def _layer(shape: dict | None, kind: str, window: int | None, causal: bool):
+def _layer(shape: dict[str, Any] | None, kind: str, window: int | None, causal: bool) -> Layer:
     if shape is None or kind == "none":
         return Layer("none")
     if kind == "full":
@@ -120,11 +121,11 @@ def _layer(shape: dict | None, kind: str, window: int | None, causal: bool):
     return Layer(kind, window=window, causal=causal, **shape)
 
 
-def _is_list(value) -> bool:
+def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def _is_causal(fields) -> bool:
+def _is_causal(fields: Fields) -> bool:
     encoder = fields.first(("model_type",)) in ENCODERS and not fields.first(("is_decoder",))
     return not encoder and fields.first(("is_causal",)) is not False
 
@@ -132,7 +133,7 @@ def _is_causal(fields) -> bool:
 # ---- Heads and widths --------------------------------------------------------------------------
 
 
-def _shapes(fields, count) -> list:
+def _shapes(fields: Fields, count: int | None) -> list[Any]:
     """{"heads", "kv_heads", "head_dim", "value_dim"[, "latent"]} of each layer; None: no heads."""
     heads = fields.first(HEADS)
     if _is_list(heads):  # OpenELM: a list of heads, one of KV heads
@@ -149,7 +150,7 @@ def _shapes(fields, count) -> list:
     return [shape] * (count or 0)
 
 
-def _plain(fields, heads) -> dict:
+def _plain(fields: Fields, heads: int | None) -> dict[str, Any]:
     """One set of heads for K and V; head_dim is hidden / heads only where it is not given."""
     head_dim = fields.whole(HEAD_DIM)
     if head_dim is None:
@@ -165,7 +166,7 @@ def _plain(fields, heads) -> dict:
     return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": value_dim}
 
 
-def _kv_heads(fields, heads):
+def _kv_heads(fields: Fields, heads: int | None) -> int | None:
     """KV heads. Falcon's and StarCoder's ``multi_query`` is one head, unless Falcon's newer
     architecture or ChatGLM's group number says how many; MPT names the type of its attention."""
     if fields.first(("multi_query_attention",)) is False:  # ChatGLM: the group number is idle
@@ -186,20 +187,21 @@ def _kv_heads(fields, heads):
     return given or heads
 
 
-def _mla(fields, heads) -> dict:
+def _mla(fields: Fields, heads: int | None) -> dict[str, Any]:
     """DeepSeek's multi-head latent attention (arXiv 2405.04434, section 2.1): every head has its
     own K and V, expanded of one latent vector; num_key_value_heads says nothing of the cache."""
     rank = fields.required(("kv_lora_rank",))
     nope = fields.required(("qk_nope_head_dim",), ", and kv_lora_rank says this is MLA")
     rope = fields.required(("qk_rope_head_dim",), ", and kv_lora_rank says this is MLA")
     value_dim = fields.required(("v_head_dim",), ", and kv_lora_rank says this is MLA")
-    if None in (rank, nope, rope, value_dim):
+    if rank is None or nope is None or rope is None or value_dim is None:
         return {}
     return {"heads": heads, "kv_heads": heads, "head_dim": nope + rope, "value_dim": value_dim,
             "latent": (rank + rope, rank)}
 
 
-def _listed_shapes(fields, heads, kv_heads, count) -> list:
+def _listed_shapes(fields: Fields, heads: Sequence[Any], kv_heads: Sequence[Any],
+                   count: int | None) -> list[Any]:
     head_dim = fields.required(HEAD_DIM, ", and heads are given layer by layer")
     if not len(heads) == len(kv_heads) == count:
         fields.wrong.append(f"{len(heads)} numbers of heads and {len(kv_heads)} of KV heads for "
@@ -212,7 +214,8 @@ def _listed_shapes(fields, heads, kv_heads, count) -> list:
             for h, kv in zip(heads, kv_heads, strict=True)]
 
 
-def _nemotron(fields, shape: dict, block, number: int) -> dict | None:
+def _nemotron(fields: Fields, shape: dict[str, Any], block: object,
+              number: int) -> dict[str, Any] | None:
     """A layer of a pruned Nemotron: its own number of query heads to a KV head, or no attention."""
     attention = block.get("attention") if isinstance(block, Mapping) else None
     if not isinstance(attention, Mapping) or attention.get("no_op") or (
@@ -230,7 +233,7 @@ def _nemotron(fields, shape: dict, block, number: int) -> dict | None:
 # ---- Full, sliding, chunked --------------------------------------------------------------------
 
 
-def _windows(fields, count: int) -> list[tuple[str, int | None]]:
+def _windows(fields: Fields, count: int) -> list[tuple[str, int | None]]:
     """(kind, window) of each layer."""
     window = fields.whole(("sliding_window", "window_size", "local_attention"))
     if fields.first(("use_sliding_window",)) is False:  # Qwen2
@@ -247,7 +250,7 @@ def _windows(fields, count: int) -> list[tuple[str, int | None]]:
     return [(kind if widths[kind] or kind == "none" else "full", widths[kind]) for kind in kinds]
 
 
-def _listed_kinds(fields, count: int) -> list[str] | None:
+def _listed_kinds(fields: Fields, count: int) -> list[str] | None:
     """``layer_types`` and the like, one entry a layer."""
     names = ("layer_types", "layers_block_type", "attention_types")
     listed = fields.first(names)
@@ -264,14 +267,14 @@ def _listed_kinds(fields, count: int) -> list[str] | None:
     return [LAYER_TYPES[entry] for entry in listed]
 
 
-def _kinds_by_rule(fields, count: int, window: int | None) -> list[str]:
+def _kinds_by_rule(fields: Fields, count: int, window: int | None) -> list[str]:
     family = fields.first(("model_type",))
     period = fields.whole(("attn_layer_period", "full_attention_interval"))
     if period:  # Jamba, Qwen3-Next: one attention layer among others
         offset = fields.whole(("attn_layer_offset",), period - 1, least=0)
         return ["full" if i % period == offset else "none" for i in range(count)]
     if family == "llama4_text" and fields.first(("attention_chunk_size",)):
-        period = fields.whole(("no_rope_layer_interval",), 4)
+        period = fields.whole(("no_rope_layer_interval",)) or 4
         return ["chunked" if (i + 1) % period else "full" for i in range(count)]
     if window is None:
         return ["full"] * count
@@ -281,6 +284,6 @@ def _kinds_by_rule(fields, count: int, window: int | None) -> list[str]:
         return ["full" if i % period == 0 else "sliding" for i in range(count)]
     if period:  # Gemma, Cohere, gpt-oss: the last of each period sees everything
         return ["sliding" if (i + 1) % period else "full" for i in range(count)]
-    first = fields.whole(("max_window_layers",), 0, least=0) if family in (
-        "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen2_vl", "qwen2_5_vl") else 0
+    qwen = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen2_vl", "qwen2_5_vl")
+    first = (fields.whole(("max_window_layers",), 0, least=0) or 0) if family in qwen else 0
     return ["full" if i < first else "sliding" for i in range(count)]

@@ -50,7 +50,8 @@ class ListedMask:
         np.add.at(edges, end, -1)
         return int((edges.cumsum() > 0).sum())
 
-    def dense(self, n_q: int, n_kv: int, row: int = 0, col: int = 0, rows=None, cols=None):
+    def dense(self, n_q: int, n_kv: int, row: int = 0, col: int = 0, rows: int | None = None,
+              cols: int | None = None) -> np.ndarray:
         """As Mask.dense: boolean array [rows, cols] of a tile at (row, col)."""
         i = ((row + np.arange(n_q - row if rows is None else rows)) % n_q)[:, None]
         j = col + np.arange(n_kv - col if cols is None else cols)
@@ -79,7 +80,8 @@ class ListedMask:
         return edges.cumsum(axis=1)[:, :-1] > 0
 
     @staticmethod
-    def _columns(row, row_end, bands):
+    def _columns(row: np.ndarray, row_end: np.ndarray,
+                 bands: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """First and end column that rows [row, row_end) of bands see: the intervals of rows shift
         by one, so their union is one interval."""
         first = np.clip(row + bands["lo_shift"], bands["col"], bands["col_end"])

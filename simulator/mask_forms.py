@@ -5,6 +5,7 @@ Queries and keys are aligned at the end, as in masks.py. Block sizes stand behin
 absent): ``random:0.25,7@128``.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +64,7 @@ def _whole(text: str, what: str, values: str, count: int | None = None) -> list[
     return [int(one) for one in found]
 
 
-def _bands(*bands, n_q: int, n_kv: int):
+def _bands(*bands: tuple[int, ...], n_q: int, n_kv: int) -> Iterator[tuple[int, ...]]:
     """Bands clipped to the scores, without empty ones."""
     for row, row_end, col, col_end, lo, hi in bands:
         row, row_end, col, col_end = max(row, 0), min(row_end, n_q), max(col, 0), min(col_end, n_kv)
@@ -71,13 +72,13 @@ def _bands(*bands, n_q: int, n_kv: int):
             yield row, row_end, col, col_end, lo, hi
 
 
-def _prefix(text, argument, n_q, n_kv):
+def _prefix(text: str, argument: str, n_q: int, n_kv: int) -> Iterator[tuple[int, ...]]:
     prefix, = _whole(text, "prefix:P with P keys", argument, 1)
     return _bands((0, n_q, 0, prefix, -UNBOUNDED, UNBOUNDED),
                   (0, n_q, prefix, n_kv, -UNBOUNDED, n_kv - n_q + 1), n_q=n_q, n_kv=n_kv)
 
 
-def _longformer(text, argument, n_q, n_kv):
+def _longformer(text: str, argument: str, n_q: int, n_kv: int) -> Iterator[tuple[int, ...]]:
     width, seen = _whole(text, "longformer:W,G with W keys on either side and G for all",
                          argument, 2)
     offset = n_kv - n_q
@@ -88,13 +89,12 @@ def _longformer(text, argument, n_q, n_kv):
                   n_q=n_q, n_kv=n_kv)
 
 
-def _documents(text, argument, n_q, n_kv):
+def _documents(text: str, argument: str, n_q: int, n_kv: int) -> Iterator[tuple[int, ...]]:
     if argument.endswith(".npy"):
-        lengths = _read(text, argument)
-        if lengths.ndim != 1 or not len(lengths) or lengths.dtype.kind not in "iu" or (
-                lengths < 1).any():
+        row = _read(text, argument)
+        if row.ndim != 1 or not len(row) or row.dtype.kind not in "iu" or (row < 1).any():
             raise InputError(f"mask {text!r}: {argument} must hold a row of lengths from 1")
-        lengths = lengths.tolist()
+        lengths: list[int] = row.tolist()
     else:
         lengths = _whole(text, "documents:LEN,LEN,… or documents:FILE.npy", argument)
     repeats = -(-n_kv // sum(lengths))
@@ -108,7 +108,7 @@ def _documents(text, argument, n_q, n_kv):
                   n_q=n_q, n_kv=n_kv)
 
 
-def _blocks(text, argument, n_q, n_kv):
+def _blocks(text: str, argument: str, n_q: int, n_kv: int) -> Iterator[tuple[int, ...]]:
     name, block = _with_block(text, argument)
     matrix = _read(text, name)
     shape = (-(-n_q // block), -(-n_kv // block))
@@ -119,7 +119,7 @@ def _blocks(text, argument, n_q, n_kv):
     return _runs(matrix.astype(np.bool_), block, n_q, n_kv, UNBOUNDED)
 
 
-def _strided(text, argument, n_q, n_kv):
+def _strided(text: str, argument: str, n_q: int, n_kv: int) -> Iterator[tuple[int, ...]]:
     numbers, block = _with_block(text, argument)
     stride, = _whole(text, "strided:S or strided:S@B with S blocks of B", numbers, 1)
     rows, cols = _grid(text, block, n_q, n_kv)
@@ -130,7 +130,7 @@ def _strided(text, argument, n_q, n_kv):
     return _runs(kept, block, n_q, n_kv, n_kv - n_q + 1)
 
 
-def _random(text, argument, n_q, n_kv):
+def _random(text: str, argument: str, n_q: int, n_kv: int) -> Iterator[tuple[int, ...]]:
     numbers, block = _with_block(text, argument)
     density, _, seed = numbers.partition(",")
     try:
@@ -167,7 +167,8 @@ def _grid(text: str, block: int, n_q: int, n_kv: int) -> tuple[int, int]:
     return rows, cols
 
 
-def _runs(matrix: np.ndarray, block: int, n_q: int, n_kv: int, hi_shift: int):
+def _runs(matrix: np.ndarray, block: int, n_q: int, n_kv: int,
+          hi_shift: int) -> Iterator[tuple[int, ...]]:
     """A band for each run of blocks of a block row, below the diagonal that hi_shift makes."""
     edges = np.diff(matrix.astype(np.int8), axis=1, prepend=0, append=0)
     rows, firsts = np.nonzero(edges == 1)

@@ -25,7 +25,7 @@ class Mask:
     hi_shift: int
     listed = False  # one interval of keys a row, which moves with the row
 
-    def column_range(self, rows, n_kv: int):
+    def column_range(self, rows: np.ndarray | int, n_kv: int) -> tuple[np.ndarray, np.ndarray]:
         """First and end column (arrays or ints) that ``rows`` may see; empty when lo >= hi."""
         rows = np.asarray(rows, dtype=np.int64)
         return np.clip(rows + self.lo_shift, 0, n_kv), np.clip(rows + self.hi_shift, 0, n_kv)
@@ -40,7 +40,8 @@ class Mask:
         _, end = self.column_range(n_q - 1, n_kv)
         return int(end - first)
 
-    def dense(self, n_q: int, n_kv: int, row: int = 0, col: int = 0, rows=None, cols=None):
+    def dense(self, n_q: int, n_kv: int, row: int = 0, col: int = 0, rows: int | None = None,
+              cols: int | None = None) -> np.ndarray:
         """Boolean array [rows, cols] of what is visible, for a tile at (row, col). Rows from n_q
         on are those of further heads, one head after the other."""
         i = (row + np.arange(n_q - row if rows is None else rows)) % n_q

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .config_fields import DTYPES, HEADS, NESTED, Fields
 from .errors import InputError
@@ -57,7 +58,7 @@ def read(path: str) -> Model:
     return parse(config, path)
 
 
-def parse(config: Mapping, where: str = "config.json") -> Model:
+def parse(config: Mapping[str, Any], where: str = "config.json") -> Model:
     """The model of a config that was read already; ``where`` names it in messages.
 
     Raises InputError, naming every field that is missing or wrong.
@@ -76,7 +77,7 @@ def parse(config: Mapping, where: str = "config.json") -> Model:
     return Model(name, DTYPES.get(str(stated).removeprefix("torch.")), layers)
 
 
-def _text_part(config: Mapping) -> Mapping:
+def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part that describes the language model: configs of multimodal models nest it."""
     for _ in range(4):
         inside = next((config[name] for name in NESTED if isinstance(config.get(name), Mapping)),

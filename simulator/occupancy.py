@@ -7,8 +7,12 @@ bytes a block kept by the system from compute capability 8.0 on.
 
 from dataclasses import dataclass
 from math import ceil
+from typing import TYPE_CHECKING
 
 from .program import Phase, Program, Space
+
+if TYPE_CHECKING:
+    from ..hwprofiles.schema import Profile
 
 THREAD_CHOICES = (128, 256, 512)
 OTHER_REGISTERS = 24  # addresses, loop counters, temporaries: an estimate
@@ -30,7 +34,8 @@ def _round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def occupancy(gpu, threads: int, registers_per_thread: int, smem_bytes: int) -> Occupancy:
+def occupancy(gpu: "Profile", threads: int, registers_per_thread: int,
+              smem_bytes: int) -> Occupancy:
     """Blocks of ``threads`` that one SM of ``gpu`` (a Profile) holds at once.
 
     ``smem_bytes`` is what the block asks for (static and dynamic), without the system's share.
@@ -76,7 +81,7 @@ def estimate_registers(phase: Phase, threads: int) -> int:
     return ceil(size / REGISTER_BYTES / threads) + OTHER_REGISTERS
 
 
-def estimate_resources(program: Program, gpu) -> BlockResources:
+def estimate_resources(program: Program, gpu: "Profile") -> BlockResources:
     """Shared memory of the program's tiles, and an estimate of threads and registers.
 
     Register tiles are spread evenly over the fewest threads (128, 256 or 512) that keep each

@@ -33,23 +33,25 @@ class Op:
     accumulates: bool = False  # the output tile is also the first argument of compute
 
 
-def _finite(m):
+def _finite(m: np.ndarray) -> np.ndarray:
     """m with -inf replaced by 0, so that exp(-inf - m) is 0 and never NaN."""
     return np.where(np.isneginf(m), 0, m)
 
 
-def _safe_divide(a, b):
+def _safe_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """a / b, with 0 where b is 0 (a row that sees nothing)."""
-    return np.divide(a, b, out=np.zeros(np.broadcast_shapes(a.shape, b.shape), a.dtype),
-                     where=b != 0)
+    zeros = np.zeros(np.broadcast_shapes(a.shape, b.shape), a.dtype)
+    quotient: np.ndarray = np.divide(a, b, out=zeros, where=b != 0)
+    return quotient
 
 
-def _log(a):
+def _log(a: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore"):
-        return np.log(a)
+        logarithm: np.ndarray = np.log(a)
+    return logarithm
 
 
-def _transposed(b):
+def _transposed(b: np.ndarray) -> np.ndarray:
     return np.swapaxes(b, -1, -2)
 
 

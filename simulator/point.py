@@ -1,16 +1,24 @@
 """One point: what a schedule moves over each boundary of a GPU's memory hierarchy."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 from . import blocks, schedules
+from .blocks import Candidate
 from .bounds import pass_bound, program_bound
 from .engines import NAMES as ENGINES
 from .engines import scratchpad
 from .engines.heard import side_by_side
 from .errors import InputError, unknown_name
-from .execution import estimate_residents, generic
+from .execution import Execution, estimate_residents, generic
 from .problem import Attention
+from .program import Program
 from .rates import l2_options
 from .tiles import Tiles
 from .time_model import covers, predict
+
+if TYPE_CHECKING:
+    from ..hwprofiles.schema import Profile
 
 DECODE_ROWS = 64
 COMPARED = {
@@ -21,9 +29,10 @@ COMPARED = {
 }
 
 
-def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, *,
+def traffic(schedule: str, problem: Attention, gpu: "Profile", tiles: Tiles | None = None, *,
             order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2",
-            times: bool = False, log=None, on_progress=lambda share: None) -> dict:
+            times: bool = False, log: Any = None,
+            on_progress: Callable[[float], object] = lambda share: None) -> dict[str, Any]:
     """The bytes of one schedule on one GPU (a Profile), as ``hbmeter traffic --json`` prints them.
 
     ``tiles`` default to the least-traffic choice that fits; ``blocks_per_sm`` to the occupancy of
@@ -78,12 +87,12 @@ def traffic(schedule: str, problem: Attention, gpu, tiles: Tiles | None = None, 
     return result
 
 
-def _time(candidate, asked: int | None, order: str, times: bool) -> dict:
+def _time(candidate: Candidate, asked: int | None, order: str, times: bool) -> dict[str, Any]:
     """Bound and, with ``times`` and where a model covers the program, predicted time; ``asked``
     are the thread blocks on an SM, else the occupancy's."""
     program, gpu = candidate.program, candidate.gpu
     bound = program_bound(program, gpu) if times else pass_bound(program.problem, gpu)
-    found = None
+    found: Any = None
     if times and covers(program):
         kernel = generic(program, gpu)
         residents = asked or [max(m, 1) for m in estimate_residents(program, gpu, kernel)]
@@ -98,11 +107,13 @@ def _time(candidate, asked: int | None, order: str, times: bool) -> dict:
             "predicted_s": found and seconds, "predicted_limiter": found and found.limiter}
 
 
-def _beyond_l2(program, gpu, kernel, blocks_per_sm: int, order: str, engine: str, log,
-               on_progress) -> dict:
+def _beyond_l2(program: Program, gpu: "Profile", kernel: tuple[Execution, ...], blocks_per_sm: int,
+               order: str, engine: str, log: Any,
+               on_progress: Callable[[float], object]) -> dict[str, Any]:
     from .engines import l2
+    from .engines.l2_cache import UNIT_BYTES
 
-    unit_bytes = gpu.l2.line_bytes if engine == "l2-line" else l2.UNIT_BYTES
+    unit_bytes = gpu.l2.line_bytes if engine == "l2-line" else UNIT_BYTES
     count = l2.simulate(program, gpu, blocks_per_sm=blocks_per_sm, order=order,
                         unit_bytes=unit_bytes, skip_repeats=engine == "l2", log=log,
                         on_progress=on_progress, **l2_options(gpu, kernel, program.problem.dtype))
@@ -115,10 +126,10 @@ def _beyond_l2(program, gpu, kernel, blocks_per_sm: int, order: str, engine: str
     }
 
 
-def describe_tiles(program) -> dict:
+def describe_tiles(program: Program) -> dict[str, Any]:
     """Sizes of a program's tiles, and the number of splits and the page size where it has them."""
     tiles, options = program.tiles, schedules.options(program.schedule)
-    found = {"br": tiles.br, "bc": tiles.bc, "stages": tiles.stages}
+    found: dict[str, Any] = {"br": tiles.br, "bc": tiles.bc, "stages": tiles.stages}
     if "splits" in options:
         found["splits"] = program.phases[0].axes[1].blocks  # none is empty
     if "page" in options:
@@ -128,7 +139,7 @@ def describe_tiles(program) -> dict:
     return found
 
 
-def describe(problem: Attention) -> dict:
+def describe(problem: Attention) -> dict[str, Any]:
     """The problem as the command line names it."""
     names = ("batch", "heads", "kv_heads", "seq", "kv_seq", "head_dim", "value_dim", "dtype",
              "mask")
@@ -146,9 +157,10 @@ def compared(problem: Attention) -> tuple[str, ...]:
     return (*names, "split_kv") if few and problem.direction == "forward" else names
 
 
-def compare(problem: Attention, gpu, *, names: tuple[str, ...] | None = None,
+def compare(problem: Attention, gpu: "Profile", *, names: tuple[str, ...] | None = None,
             order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2",
-            times: bool = False, on_done=lambda name: None) -> list[dict]:
+            times: bool = False,
+            on_done: Callable[[str], object] = lambda name: None) -> list[dict[str, Any]]:
     """``traffic`` of several schedules on one problem, each with its least-traffic tiles.
 
     ``names`` default to ``compared``. They run side by side (the engines hold
@@ -161,10 +173,10 @@ def compare(problem: Attention, gpu, *, names: tuple[str, ...] | None = None,
     'flash2'
     """
     names = compared(problem) if names is None else names
-    names = [name for name in names if schedules.takes(name, problem)]
+    names = tuple(name for name in names if schedules.takes(name, problem))
     tiles = {name: blocks.choose_tiles(name, problem, gpu) for name in names}  # or fails at once
 
-    def point(name, go_on):
+    def point(name: str, go_on: Any) -> dict[str, Any]:
         found = traffic(name, problem, gpu, tiles[name], order=order, engine=engine,
                         blocks_per_sm=blocks_per_sm, times=times, on_progress=go_on)
         on_done(name)

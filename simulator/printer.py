@@ -1,9 +1,14 @@
 """A tile program as text: what ``hbmeter schedules NAME`` shows and golden files hold."""
 
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
 from .masks import UNBOUNDED
 from .ops import BY_CODE
 from .program import Phase, Program, Tensor, Tile
 from .tape import NO_TILE, NO_VAR, Kind
+
+Entry = TypeVar("Entry")
 
 _INDENT = "  "
 
@@ -21,7 +26,7 @@ def instruction_text(program: Program, address: int) -> str:
     return _Instruction(program, address).text()
 
 
-def _header(program: Program):
+def _header(program: Program) -> Iterator[str]:
     p = program.problem
     yield f"schedule {program.schedule}" + " (idealised: ignores capacity)" * program.idealised
     yield (
@@ -50,7 +55,7 @@ def _tile(tile: Tile) -> str:
     )
 
 
-def _phase(program: Program, phase: Phase):
+def _phase(program: Program, phase: Phase) -> Iterator[str]:
     axes = [f"{a.var.name} in 0 .. {a.extent} step {a.step} ({a.blocks})" for a in phase.axes]
     head = "head" if phase.group == 1 else f"{phase.group} heads"
     yield f"phase {phase.name}: a thread block for each {head}" + "".join(f" × {a}" for a in axes)
@@ -66,11 +71,11 @@ def _phase(program: Program, phase: Phase):
         depth += int(kind == Kind.LOOP)
 
 
-def _indented(lines):
+def _indented(lines: Iterable[str]) -> Iterator[str]:
     return (_INDENT + line for line in lines)
 
 
-def _at(table, number):
+def _at(table: Sequence[Entry], number: int) -> Entry | None:
     """The entry, or None for a number out of range: broken programs are printed too."""
     return table[number] if 0 <= number < len(table) else None
 
@@ -78,7 +83,7 @@ def _at(table, number):
 class _Instruction:
     """One instruction, with the names of what its numbers stand for."""
 
-    def __init__(self, program: Program, address: int):
+    def __init__(self, program: Program, address: int) -> None:
         self.program, self.row = program, program.tape[address]
         inside = [p for p in program.phases if p.first <= address < p.end]
         self.axes = {axis.var.index: axis.var.name for p in inside for axis in p.axes}

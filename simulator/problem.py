@@ -42,16 +42,16 @@ class Attention:
     heads: int = 16
     seq: int = 4096
     head_dim: int = 128
-    kv_heads: int | None = None
-    kv_seq: int | None = None
-    value_dim: int | None = None
+    kv_heads: int = None  # type: ignore[assignment]  # heads; __post_init__ fills these in
+    kv_seq: int = None  # type: ignore[assignment]  # seq
+    value_dim: int = None  # type: ignore[assignment]  # head_dim
     dtype: str = "fp16"
     mask: str = "full"
     direction: str = "forward"
     shared_kv: bool = False
     dropout: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         defaults = {"kv_heads": self.heads, "kv_seq": self.seq, "value_dim": self.head_dim}
         for name, default in defaults.items():
             if getattr(self, name) is None:
@@ -114,9 +114,16 @@ class Attention:
         return parse(self.mask, self.seq, self.kv_seq)
 
     @property
+    def listed_mask(self) -> ListedMask:
+        """The mask as a list of bands. Raises InputError for full, causal and windows."""
+        if isinstance(self.visibility, ListedMask):
+            return self.visibility
+        raise InputError(f"mask {self.mask} is no list of bands")
+
+    @property
     def mask_bounds(self) -> Mask:
         """The mask as clipped affine bounds. Raises InputError for one that has none."""
-        if self.visibility.listed:
+        if isinstance(self.visibility, ListedMask):
             raise InputError(f"mask {self.mask} is not possible here, where rows see one interval "
                              "that moves with them: full, causal or window:W")
         return self.visibility
@@ -187,4 +194,4 @@ class Attention:
     @property
     def softmax_scale(self) -> float:
         """1/√d, the factor on QKᵀ."""
-        return self.head_dim**-0.5
+        return float(self.head_dim**-0.5)

@@ -6,11 +6,13 @@ of loops, loads, computes, stores and atomic adds that every thread block runs. 
 loop variables are element offsets (rows or columns), not block numbers; ``let`` makes others.
 """
 
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from math import gcd
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,8 @@ from .ops import CODES, OPS
 from .problem import Attention
 from .tape import NO_VAR, PHASE, TENSOR, TILE, Kind, packed, record
 from .tiles import Tiles
+
+Bound = tuple["Var | None", int]  # of a loop: a variable and an offset
 
 TENSOR_ALIGN_BYTES = 4096  # no two tensors share a unit of the L2 reader
 PAGE_NUMBER_BYTES = 4
@@ -233,12 +237,13 @@ class ProgramBuilder:
     tiles: list[Tile] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
     constants: list[float] = field(default_factory=list)
-    tape: list = field(default_factory=list)
+    tape: list[Any] = field(default_factory=list)
     vars: list[Var] = field(default_factory=lambda: [Var(0, "r0"), Var(1, "c0")])
     listings: list[Listing] = field(default_factory=list)
 
-    def tensor(self, name, rows, cols, role, *, kv=False, statistic=False, updated=False,
-               packed=False, page_rows=0, element_bytes=None):
+    def tensor(self, name: str, rows: int, cols: int, role: Role, *, kv: bool = False,
+               statistic: bool = False, updated: bool = False, packed: bool = False,
+               page_rows: int = 0, element_bytes: int | None = None) -> Tensor:
         """Declare a tensor; ``kv`` ones have KV heads, ``statistic`` ones the statistics' dtype,
         others the problem's unless ``element_bytes`` says otherwise.
 
@@ -247,22 +252,18 @@ class ProgramBuilder:
         size = self.problem.stat_bytes if statistic else self.problem.dtype_bytes
         group = self.problem.group if kv or packed else 1
         rows *= group if packed else 1
-        self.tensors.append(
-            Tensor(len(self.tensors), name, rows, cols, element_bytes or size, role, group,
-                   updated, statistic, packed, page_rows)
-        )
+        self.tensors.append(Tensor(len(self.tensors), name, rows, cols, element_bytes or size, role,
+                                   group, updated, statistic, packed, page_rows))
         return self.tensors[-1]
 
     def table(self, name: str, pages: int) -> Tensor:
         """Declare a page table: a page number (4 bytes) for each page of a sequence, which all of
         its heads read."""
-        self.tensors.append(
-            Tensor(len(self.tensors), name, pages, 1, PAGE_NUMBER_BYTES, Role.TABLE,
-                   self.problem.heads)
-        )
+        self.tensors.append(Tensor(len(self.tensors), name, pages, 1, PAGE_NUMBER_BYTES, Role.TABLE,
+                                   self.problem.heads))
         return self.tensors[-1]
 
-    def listing(self, name: str, values) -> Listing:
+    def listing(self, name: str, values: Iterable[int]) -> Listing:
         """Declare a list of whole numbers for ``let``; no tensor: looking one up moves nothing."""
         first = sum(len(one.values) for one in self.listings)
         self.listings.append(Listing(name, first, np.asarray(values, np.int64)))
@@ -277,18 +278,17 @@ class ProgramBuilder:
             self.tensor("V", p.kv_seq, p.value_dim, Role.INPUT, kv=True),
         )
 
-    def tile(self, name, rows, cols, space, *, stages=1, accumulator=False,
-             element_bytes=None) -> Tile:
+    def tile(self, name: str, rows: int, cols: int, space: Space, *, stages: int = 1,
+             accumulator: bool = False, element_bytes: int | None = None) -> Tile:
         """Declare a tile of the open phase."""
         size = self.problem.stat_bytes if accumulator else self.problem.dtype_bytes
         size = element_bytes or size
-        self.tiles.append(
-            Tile(len(self.tiles), name, rows, cols, size, space, stages, accumulator)
-        )
+        self.tiles.append(Tile(len(self.tiles), name, rows, cols, size, space, stages, accumulator))
         return self.tiles[-1]
 
     @contextmanager
-    def phase(self, name: str, *axes: tuple[str, int, int], kv: bool = False):
+    def phase(self, name: str, *axes: tuple[str, int, int],
+              kv: bool = False) -> Iterator[tuple[Var, ...]]:
         """Open a phase with block axes (variable name, extent, step); yields their variables.
 
         ``kv``: a thread block for each KV head, not each query head; it uses ``kv`` tensors only.
@@ -301,8 +301,8 @@ class ProgramBuilder:
         self.phases.append(Phase(name, grid, tiles, first, len(self.tape), group))
 
     @contextmanager
-    def loop(self, name: str, step: int, limit: int, start=(None, 0), stop=None,
-             back: Var | None = None):
+    def loop(self, name: str, step: int, limit: int, start: Bound = (None, 0),
+             stop: Bound | None = None, back: Var | None = None) -> Iterator[Var]:
         """Loop ``for var in range(align_down(max(start, 0), step), clip(stop, 0, limit), step)``.
 
         ``start`` and ``stop`` are (variable or None, offset) pairs; ``stop`` defaults to limit.
@@ -332,31 +332,37 @@ class ProgramBuilder:
                                 listing=-1 if listing is None else listing.first))
         return new
 
-    def _region(self, kind, tile, tensor, row, col, constant=-1):
+    def _region(self, kind: Kind, tile: Tile, tensor: Tensor, row: Var | None, col: Var | None,
+                constant: int = -1) -> None:
         self.tape.append(
             record(kind, tile=tile.index, tensor=tensor.index, row_var=_index(row),
                    col_var=_index(col), constant=constant)
         )
 
-    def load(self, tile: Tile, tensor: Tensor, row: Var | None = None, col: Var | None = None):
+    def load(self, tile: Tile, tensor: Tensor, row: Var | None = None,
+             col: Var | None = None) -> None:
         """tile = tensor[row:+tile.rows, col:+tile.cols], clipped to the tensor."""
         self._region(Kind.LOAD, tile, tensor, row, col)
 
-    def store(self, tile: Tile, tensor: Tensor, row: Var | None = None, col: Var | None = None):
+    def store(self, tile: Tile, tensor: Tensor, row: Var | None = None,
+              col: Var | None = None) -> None:
         """tensor[row:+tile.rows, col:+tile.cols] = tile, clipped to the tensor."""
         self._region(Kind.STORE, tile, tensor, row, col)
 
-    def reduce(self, tile: Tile, tensor: Tensor, row: Var | None = None, col: Var | None = None):
+    def reduce(self, tile: Tile, tensor: Tensor, row: Var | None = None,
+               col: Var | None = None) -> None:
         """tensor[row:+tile.rows, col:+tile.cols] += tile, atomically, in whatever order thread
         blocks come; the tensor was stored (as zeros) in an earlier phase."""
         self._region(Kind.REDUCE, tile, tensor, row, col)
 
-    def fill(self, tile, value: float, like: Tensor, row: Var | None = None, col=None):
+    def fill(self, tile: Tile, value: float, like: Tensor, row: Var | None = None,
+             col: Var | None = None) -> None:
         """tile = value, with the extent that a load of this region of ``like`` would have."""
         self._region(Kind.FILL, tile, like, row, col, self._constant(value))
 
-    def compute(self, op: str, out: Tile, a: Tile, b: Tile | None = None, *, constant=None,
-                row: Var | None = None, col: Var | None = None):
+    def compute(self, op: str, out: Tile, a: Tile, b: Tile | None = None, *,
+                constant: float | None = None, row: Var | None = None,
+                col: Var | None = None) -> None:
         """out = op(a, b); ``row`` and ``col`` place the tile in the mask (op ``mask``)."""
         if op not in OPS:
             raise InputError(f"tile program: no operation {op!r}")

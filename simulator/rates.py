@@ -4,12 +4,17 @@ What ``hbmeter calibrate`` measured is used under its own names; a profile witho
 the datasheet, and to numbers of the same family where the datasheet is silent (named below).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .execution import WARP, WAVEFRONT_BYTES, multiplier_of
+from .execution import WARP, WAVEFRONT_BYTES, Execution, multiplier_of
 from .tape import Kind
+
+if TYPE_CHECKING:
+    from ..hwprofiles.schema import Profile
 
 # Where a profile has no measurement: those of an H200 (hbmeter calibrate, recorded).
 CHAIN_CYCLES = 4.3  # an FMA that waits for the last one
@@ -55,11 +60,11 @@ class Rates:
         at the same time: ``together``), stored, or added there."""
         loaded = self.gpu_l2_together if together else self.gpu_l2_bytes
         whole = {Kind.LOAD: loaded, Kind.STORE: self.gpu_l2_written,
-                 Kind.REDUCE: self.gpu_l2_added}[kind]
+                 Kind.REDUCE: self.gpu_l2_added}[Kind(kind)]
         return min(whole / active_sms, self.port_bytes)
 
 
-def rates(gpu, multiplier: str, dtype: str, busy: float = 1.0) -> Rates:
+def rates(gpu: "Profile", multiplier: str, dtype: str, busy: float = 1.0) -> Rates:
     """Rates of ``gpu`` (a Profile) under kernels that keep ``multiplier`` ``busy`` for so much of
     the time."""
     def measured(name: str, otherwise: float) -> float:
@@ -89,7 +94,7 @@ def rates(gpu, multiplier: str, dtype: str, busy: float = 1.0) -> Rates:
     )
 
 
-def l2_options(gpu, kernel, dtype: str) -> dict:
+def l2_options(gpu: "Profile", kernel: tuple[Execution, ...], dtype: str) -> dict[str, Any]:
     """What the L2 reader's ``simulate`` asks of a kernel, an Execution for each phase."""
     found = rates(gpu, multiplier_of(kernel), dtype)
     return {
@@ -99,7 +104,8 @@ def l2_options(gpu, kernel, dtype: str) -> dict:
     }
 
 
-def _matmul_flops_per_s(gpu, multiplier: str, dtype: str, measured) -> float:
+def _matmul_flops_per_s(gpu: "Profile", multiplier: str, dtype: str,
+                        measured: Callable[[str, float], float]) -> float:
     if multiplier == "fma" and dtype != "fp64":
         return measured("fp32_fma", gpu.flops.fp32)
     peak = getattr(gpu.flops, dtype) or gpu.flops.fp32
@@ -111,19 +117,18 @@ def _matmul_flops_per_s(gpu, multiplier: str, dtype: str, measured) -> float:
     return measured(f"mma_{dtype}", peak * (HOPPER_MMA_SHARE if hopper else 1.0))
 
 
-def _speed_up(gpu, multiplier: str, busy: float) -> float:
+def _speed_up(gpu: "Profile", multiplier: str, busy: float) -> float:
     """The clock that the GPU keeps while so much of its tensor cores works, over that when all
     does; 1 where a profile does not say."""
-    found = gpu.measured.get({"mma_sync": "mma_fp16_clock", "wgmma": "wgmma_fp16_clock"}.get(
-        multiplier))
-    curve = getattr(found, "curve", None)
-    if not curve:
+    names = {"mma_sync": "mma_fp16_clock", "wgmma": "wgmma_fp16_clock"}
+    found = gpu.measured.get(names.get(multiplier, ""))
+    if found is None or not found.curve:
         return 1.0
-    sms, clocks = zip(*curve, strict=True)
-    return float(np.interp(busy * gpu.sm_count, sms, clocks)) / clocks[-1]
+    sms, clocks = zip(*found.curve, strict=True)
+    return float(np.interp(busy * gpu.sm_count, sms, clocks)) / float(clocks[-1])
 
 
-def _clock_hz(gpu, multiplier: str, dtype: str) -> float:
+def _clock_hz(gpu: "Profile", multiplier: str, dtype: str) -> float:
     """The SM clock under such kernels: as measured with the rate, else the boost clock."""
     names = {"mma_sync": f"mma_{dtype}", "wgmma": f"wgmma_{dtype}", "fma": "fp32_fma"}
     found = gpu.measured.get(names[multiplier])

@@ -19,6 +19,7 @@ The model, stated and not fitted to any kernel:
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,8 +30,11 @@ from .errors import InputError
 from .ops import BY_CODE, Unit
 from .problem import Attention
 from .program import Program
-from .tape import Kind
+from .tape import Kind, Record
 from .tiles import Tiles
+
+if TYPE_CHECKING:
+    from ..hwprofiles.schema import Profile
 
 PIPELINE_CYCLES = 29.0  # shared memory, where a profile has no latency: A100 and H800
 LAUNCH_GAP_S = 1.3e-6  # from one kernel to the next, where a profile has none: an H200's
@@ -53,10 +57,10 @@ class Rates:
     matmul_flops_per_s: float | None
 
     @classmethod
-    def of(cls, gpu, dtype: str) -> "Rates":
+    def of(cls, gpu: "Profile", dtype: str) -> "Rates":
         """Of a Profile."""
 
-        def measured(name, otherwise):
+        def measured(name: str, otherwise: float) -> float:
             return gpu.measured[name].value if name in gpu.measured else otherwise
 
         clock, latency = gpu.boost_clock_hz, gpu.latency_cycles
@@ -149,7 +153,7 @@ class SplitPoint:
     def limiter(self) -> str:
         """What the largest wave waits for."""
         parts = self._wave(min(self.blocks, self.slots))
-        return max(parts, key=parts.get)
+        return max(parts, key=parts.__getitem__)
 
     def _wave(self, resident: int) -> dict[str, float]:
         """Seconds of each part for ``resident`` blocks, spread over the SMs."""
@@ -193,18 +197,18 @@ def _column_block(program: Program) -> Iterator[np.void]:
     return iter(tape[first + 1:tape[first]["partner"]])
 
 
-def _tile_bytes(program: Program, row) -> int:
-    tile = program.tile_table[row["tile"]]
+def _tile_bytes(program: Program, row: Record) -> int:
+    tile = program.tile_table[int(row["tile"])]
     return tile.rows * tile.cols * tile.element_bytes
 
 
-def _dependent_steps(program: Program, row) -> int:
+def _dependent_steps(program: Program, row: Record) -> int:
     """Pipelines that an instruction waits for, one after the other."""
     if row["kind"] != Kind.COMPUTE:
         return 0
     if BY_CODE[row["op"]].unit != Unit.MATMUL:
         return 1
-    depth = program.tile_table[row["a"]].cols
+    depth = program.tile_table[int(row["a"])].cols
     return 2 * -(-depth // MMA_DEPTH)
 
 
@@ -214,7 +218,7 @@ def _padding(program: Program) -> float:
     return rows.blocks * rows.step / rows.extent
 
 
-def every(schedule: str, problem: Attention, gpu, tiles: Tiles,
+def every(schedule: str, problem: Attention, gpu: "Profile", tiles: Tiles,
           blocks_per_sm: int | None = None) -> tuple[SplitPoint, ...]:
     """A SplitPoint for each number of splits that cuts the keys in a way of its own, from 1 up.
 
@@ -227,7 +231,7 @@ def every(schedule: str, problem: Attention, gpu, tiles: Tiles,
     if steps > MAX_COLUMN_BLOCKS:
         raise InputError(f"kv_seq {problem.kv_seq} in column blocks of Bc {tiles.bc} can be split "
                          f"in too many ways; at most {MAX_COLUMN_BLOCKS} column blocks are tried")
-    points = {}
+    points: dict[int, SplitPoint] = {}
     for number in _numbers(steps):
         program = schedules.build(schedule, problem, replace(tiles, splits=number))
         candidate = Candidate(program, gpu)
@@ -270,13 +274,13 @@ def require_option(schedule: str, option: str) -> None:
         raise InputError(f"schedule {schedule} takes no {option}; {', '.join(having)} {do}")
 
 
-def choose_tiles(schedule: str, problem: Attention, gpu, given: dict[str, int]) -> Tiles:
+def choose_tiles(schedule: str, problem: Attention, gpu: "Profile", given: dict[str, Any]) -> Tiles:
     """Tiles of a decode schedule: sizes in ``given`` are kept. Absent ones are the schedule's own,
     with a Bc and stages that fit, and the number of splits that is predicted to be fastest.
 
     Raises InputError when the given sizes do not fit, saying what would.
     """
-    default = schedules.get(schedule).DEFAULT_TILES
+    default: Tiles = schedules.get(schedule).DEFAULT_TILES
     choices = [replace(default, **(size | given)) for size in _shrinking(default)]
     for tiles in choices:
         tried = tiles if "splits" in given else replace(tiles, splits=1 << 20)

@@ -5,6 +5,7 @@ an engine is a small virtual machine and a new schedule or shape compiles nothin
 """
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,8 @@ class Kind(IntEnum):
     REDUCE = 6  # an atomic add of a tile into a tensor
     LET = 7  # a variable of another: the page of a key, the columns of a split, a listed number
 
+
+Record = Any  # one record of a structured array: np.void, or in compiled code its fields by name
 
 NO_VAR = -1  # the variable that is always zero
 NO_TILE = -1
@@ -55,10 +58,10 @@ PHASE = np.dtype(
 )
 
 
-_BLANK = dict.fromkeys(INSTRUCTION.names, -1)
+_BLANK = dict.fromkeys(INSTRUCTION.names or (), -1)
 
 
-def record(kind: Kind, **fields) -> dict[str, int]:
+def record(kind: Kind, **fields: int) -> dict[str, int]:
     """One instruction by field; those that are not named are -1."""
     return _BLANK | {"kind": kind} | fields
 

@@ -21,17 +21,19 @@ from .tiles import Tiles
 
 Bytes = dict[str, tuple[int, int]]  # tensor -> (bytes read, bytes written)
 
-_FORMS: dict[str, Callable[[Attention, Tiles], Bytes]] = {}
+Form = Callable[[Attention, Tiles], Bytes]
+
+_FORMS: dict[str, Form] = {}
 
 
-def closed_form(function):
+def closed_form(function: Form) -> Form:
     """Makes a function the closed form of the schedule of its name."""
     _FORMS[function.__name__] = function
     return function
 
 
 @cache
-def _load_all():
+def _load_all() -> None:
     for path in sorted(Path(__file__).parent.glob("theory_*.py")):
         import_module(f".{path.stem}", __package__)
 
@@ -131,8 +133,8 @@ def flash2(problem: Attention, tiles: Tiles) -> Bytes:
     if p.visibility.listed:
         return _flash2_listed(p, tiles)
     first, end = _column_blocks(p, tiles)
-    columns = np.minimum(end * tiles.bc, p.kv_seq) - np.minimum(first * tiles.bc, p.kv_seq)
-    columns = int(columns.sum())
+    blocks = np.minimum(end * tiles.bc, p.kv_seq) - np.minimum(first * tiles.bc, p.kv_seq)
+    columns = int(blocks.sum())
     return {
         "Q": (matrix_bytes(p, p.seq, p.head_dim), 0),
         "K": (matrix_bytes(p, columns, p.head_dim), 0),
@@ -229,7 +231,8 @@ def _column_blocks(p: Attention, tiles: Tiles) -> tuple[np.ndarray, np.ndarray]:
 def _visits(p: Attention, tiles: Tiles) -> np.ndarray:
     """Column blocks that each row block sees."""
     first, end = _column_blocks(p, tiles)
-    return end - first
+    visits: np.ndarray = end - first
+    return visits
 
 
 def _columns_seen(p: Attention, bc: int) -> int:
@@ -321,7 +324,7 @@ def third_of_capacity_block(capacity: int, head_dim: int) -> int:
     return max(1, capacity // (3 * head_dim))
 
 
-def _check_capacity(capacity: int, head_dim: int):
+def _check_capacity(capacity: int, head_dim: int) -> None:
     if capacity < 1 or head_dim < 1:
         raise InputError(f"capacity {capacity} and head_dim {head_dim} must be from 1 (elements)")
 

@@ -46,7 +46,7 @@ class _Decode:
     down to a step, to the last that the last query sees, which is the last of all.
     """
 
-    def __init__(self, problem: Attention, tiles: Tiles, step: int):
+    def __init__(self, problem: Attention, tiles: Tiles, step: int) -> None:
         self.problem = problem
         self.first = 0
         if problem.mask.startswith("window:"):

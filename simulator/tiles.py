@@ -28,7 +28,7 @@ class Tiles:
     page: int = 16
     kv_order: str = "forward"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("br", "bc", "stages", "bk", "splits", "page"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 30:
@@ -47,7 +47,7 @@ class Tiles:
         raise InputError(f"kv_order {self.kv_order!r} is not known; it is forward, reversed, "
                          "sawtooth or sawtooth:N with N blocks from 1 to 2^30")
 
-    def __str__(self):
+    def __str__(self) -> str:
         text = f"Br {self.br}, Bc {self.bc}" + f", {self.stages} stages" * (self.stages > 1)
         text += f", K,V {self.kv_order}" * (self.kv_order != "forward")
         return text + f", {self.splits} splits" * (self.splits > 1)

@@ -6,8 +6,10 @@ customers of a closed queueing network whose service centres are the SM's units 
 Thread blocks go to SMs in grid order, each SM as fast as its residents allow (engines/dispatch.py).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +19,13 @@ from .engines.executions import executions
 from .execution import WAVEFRONT_BYTES, Execution, generic, multiplier_of
 from .grid_order import ROW, order_number
 from .ops import BY_CODE, Unit
-from .program import Program, Role
+from .problem import Attention
+from .program import Program, Role, Tile
 from .rates import rates
-from .tape import Kind
+from .tape import Kind, Record
+
+if TYPE_CHECKING:
+    from ..hwprofiles.schema import Profile
 
 UNITS = ("matmul", "exp", "issue", "alu", "shared memory", "SM boundary", "DRAM")
 _MATMUL, _EXP, _ISSUE, _ALU, _SMEM, _BOUNDARY, _DRAM = range(len(UNITS))
@@ -40,7 +46,7 @@ class PhaseTime:
     @property
     def limiter(self) -> str:
         """The busiest unit; latency when none is busy for half of the time."""
-        unit = max(self.unit_seconds, key=self.unit_seconds.get)
+        unit = max(self.unit_seconds, key=self.unit_seconds.__getitem__)
         return unit if 2 * self.unit_seconds[unit] >= self.seconds else f"latency, then {unit}"
 
 
@@ -68,8 +74,9 @@ class Prediction:
         return replace(self, seconds=self.seconds + work * (factor - 1), phases=scaled)
 
 
-def predict(program: Program, gpu, kernel: tuple[Execution, ...] | None = None, *,
-            blocks_per_sm, order: str = "row", dram_bytes=None) -> Prediction:
+def predict(program: Program, gpu: "Profile", kernel: tuple[Execution, ...] | None = None, *,
+            blocks_per_sm: int | Sequence[int], order: str = "row",
+            dram_bytes: Sequence[float | None] | None = None) -> Prediction:
     """Time of ``program`` on ``gpu`` (a Profile) when a kernel runs it as ``kernel`` says.
 
     ``kernel`` has an Execution for each phase (default: execution.generic), ``blocks_per_sm`` a
@@ -95,18 +102,23 @@ def covers(program: Program) -> bool:
     return not program.idealised and "splits" not in schedules.options(program.schedule)
 
 
-def _clear_tiles(problem, tile, blocks: int, by_rows: bool) -> np.ndarray:
+def _clear_tiles(problem: Attention, tile: Tile, blocks: int, by_rows: bool) -> np.ndarray:
     """[row block or column block] how many tiles of its walk the mask's edge does not cross."""
     mask, first = problem.mask_bounds, np.arange(blocks) * (tile.rows if by_rows else tile.cols)
     if by_rows:
         last = np.minimum(first + tile.rows, problem.seq) - 1
         low, _ = mask.column_range(last, problem.kv_seq)
         _, high = mask.column_range(first, problem.kv_seq)
-        return np.maximum(high // tile.cols - -(-low // tile.cols), 0)
+        return _above_zero(high // tile.cols - -(-low // tile.cols))
     low = np.clip(first + tile.cols - mask.hi_shift, 0, problem.seq)
     high = np.clip(first + 1 - mask.lo_shift, 0, problem.seq)
     high[first + tile.cols > problem.kv_seq] = 0
-    return np.maximum(high // tile.rows - -(-low // tile.rows), 0)
+    return _above_zero(high // tile.rows - -(-low // tile.rows))
+
+
+def _above_zero(counts: np.ndarray) -> np.ndarray:
+    positive: np.ndarray = np.maximum(counts, 0)
+    return positive
 
 
 def _phase_time(phase: "_Phase", resident: int, order: str, dram_bytes: float | None) -> PhaseTime:
@@ -118,7 +130,7 @@ def _phase_time(phase: "_Phase", resident: int, order: str, dram_bytes: float | 
 class _Phase:
     """The costs of one phase's instructions under a kernel, and how often blocks run them."""
 
-    def __init__(self, program: Program, number: int, gpu, how: Execution):
+    def __init__(self, program: Program, number: int, gpu: "Profile", how: Execution) -> None:
         self.program, self.gpu, self.how = program, gpu, how
         self.phase = program.phases[number]
         self.rates = rates(gpu, how.multiplier, program.problem.dtype)
@@ -231,7 +243,7 @@ class _Phase:
                 demands[address] = self._move(row)
         return demands, delays
 
-    def _compute(self, row):
+    def _compute(self, row: Record) -> tuple[np.ndarray, float]:
         op, cycles, rate = BY_CODE[row["op"]], np.zeros(len(UNITS)), self.rates
         cost = self.how.costs.get(op.name)
         if cost is None:
@@ -250,7 +262,7 @@ class _Phase:
             cycles[_ISSUE] = max(cycles[_ISSUE], cycles[_MATMUL])
         return cycles, cost.waits * rate.pipeline_latency + cost.chain * rate.chain_latency
 
-    def _move(self, row) -> np.ndarray:
+    def _move(self, row: Record) -> np.ndarray:
         cycles, rate, how = np.zeros(len(UNITS)), self.rates, self.how
         size = self._bytes(row)
         instructions = size * how.instructions_per_byte
@@ -261,7 +273,7 @@ class _Phase:
             self.active, row["kind"], self._together(row))
         return cycles
 
-    def _together(self, row) -> bool:
+    def _together(self, row: Record) -> bool:
         """Whether thread blocks load the same tile at the same time: they walk it alike."""
         return self.program.problem.mask == "full" and row["row_var"] > 0
 
@@ -291,9 +303,9 @@ class _Phase:
             found[index] = once + missed * size * max(passes - 1, 0)
         return found
 
-    def _moved(self, kinds) -> dict[int, float]:
+    def _moved(self, kinds: tuple[Kind, ...]) -> dict[int, float]:
         """Bytes over the SM boundary of each tensor, whole tiles."""
-        found = {}
+        found: dict[int, float] = {}
         executed = self.counts.mean(axis=0) * self.blocks
         for address in np.flatnonzero(np.isin(self.tape["kind"], kinds)):
             index = int(self.tape[address]["tensor"])
@@ -308,16 +320,19 @@ class _Phase:
         once = np.zeros(len(UNITS))
         once[_ISSUE] = size / 4 / self.rates.instructions
         once[_SMEM] = size / WAVEFRONT_BYTES / self.rates.wavefronts
-        return self._trips()[:, None] * once
+        cycles: np.ndarray = self._trips()[:, None] * once
+        return cycles
 
     def _trips(self) -> np.ndarray:
         """How often each thread block loads a tile, of the tile that it loads most often."""
-        return self.counts[:, self.tape["kind"] == Kind.LOAD].max(axis=1, initial=1)
+        trips: np.ndarray = self.counts[:, self.tape["kind"] == Kind.LOAD].max(axis=1, initial=1)
+        return trips
 
-    def _bytes(self, row) -> float:
+    def _bytes(self, row: Record) -> float:
         """Of a move, on average: of a thread block's own rows, and of a tensor's columns, only
         those that there are."""
-        tile, tensor = self.program.tile_table[row["tile"]], self.program.tensors[row["tensor"]]
+        tile = self.program.tile_table[int(row["tile"])]
+        tensor = self.program.tensors[int(row["tensor"])]
         columns = min(tensor.cols / ceil(tensor.cols / tile.cols), tile.cols)
         rows = tile.rows * (self.own_rows if row["row_var"] == 0 else 1.0)
         return rows * columns * tensor.element_bytes
@@ -331,7 +346,7 @@ class _Phase:
         seen = demands
         if self.how.prefetch != "none":
             seen = np.where((self.tape["kind"] == Kind.LOAD)[:, None], 0.0, demands)
-        waited = self.counts @ seen
+        waited: np.ndarray = self.counts @ seen
         waited[:, _ALU] /= 2
         if self.how.multiplier == "fma":
             waited[:, _MATMUL] = 0.0
@@ -346,7 +361,8 @@ class _Phase:
             both = demands[:, [_MATMUL, _SMEM]]
             rows = np.arange(len(demands))
             shorter[rows, np.where(both[:, 0] < both[:, 1], _MATMUL, _SMEM)] = both.min(axis=1)
-        return self.counts @ shorter
+        hidden: np.ndarray = self.counts @ shorter
+        return hidden
 
     def _latencies(self, from_dram: dict[int, float]) -> dict[int, float]:
         """Cycles to each tensor's first byte: that of DRAM for the share that comes from there."""

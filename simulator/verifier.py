@@ -15,10 +15,10 @@ import numpy as np
 
 from .engines.dataflow import ROW_STATE, TENSOR_STATE, Fault, result_shape, walk_phase
 from .errors import InputError
-from .ops import BY_CODE
+from .ops import BY_CODE, Op
 from .printer import instruction_text
-from .program import Phase, Program, Role, Space
-from .tape import NO_TILE, NO_VAR, Kind
+from .program import Phase, Program, Role, Space, Tensor
+from .tape import NO_TILE, NO_VAR, Kind, Record
 
 
 class ProgramError(InputError):
@@ -61,7 +61,8 @@ def _ends(program: Program) -> list[int]:
     return [0, *(phase.end for phase in program.phases[:-1])]
 
 
-def _error(program, problem, phase=None, address=None, where="") -> ProgramError:
+def _error(program: Program, problem: str, phase: Phase | None = None, address: int | None = None,
+           where: str = "") -> ProgramError:
     text = f"schedule {program.schedule}"
     if phase is not None:
         text += f", phase {phase.name}"
@@ -70,7 +71,7 @@ def _error(program, problem, phase=None, address=None, where="") -> ProgramError
     return ProgramError(f"{text}: {problem}{where}")
 
 
-def _check_capacity(program: Program, smem_bytes_per_block: int | None):
+def _check_capacity(program: Program, smem_bytes_per_block: int | None) -> None:
     if smem_bytes_per_block is None or program.idealised:
         return
     for phase in program.phases:
@@ -85,7 +86,7 @@ def _check_capacity(program: Program, smem_bytes_per_block: int | None):
 # --- the tape as it is written ----------------------------------------------------------------
 
 
-def _check_structure(program: Program, phase: Phase):
+def _check_structure(program: Program, phase: Phase) -> None:
     """Loops matched, variables in scope, operands of this phase and of shapes that agree."""
     scope = [axis.var.index for axis in phase.axes]
     open_loops: list[int] = []
@@ -96,7 +97,7 @@ def _check_structure(program: Program, phase: Phase):
                 raise _error(program, "does not close the innermost loop", phase, address)
             del scope[scope.index(row["var"]):]  # with what was made inside
             continue
-        check = _CHECKS.get(int(row["kind"]))
+        check = _CHECKS.get(row["kind"])
         problem = check(program, phase, row, scope) if check else "no such kind of instruction"
         if problem:
             raise _error(program, problem, phase, address)
@@ -108,13 +109,13 @@ def _check_structure(program: Program, phase: Phase):
         raise _error(program, "a loop is not closed", phase, open_loops[-1])
 
 
-def _closes(tape, end: int, loop: int) -> bool:
+def _closes(tape: np.ndarray, end: int, loop: int) -> bool:
     """Whether END and LOOP name each other and step the same variable."""
     same = all(tape[end][name] == tape[loop][name] for name in ("var", "step"))
     return same and tape[end]["partner"] == loop and tape[loop]["partner"] == end
 
 
-def _loop_problem(program, phase, row, scope):
+def _loop_problem(program: Program, phase: Phase, row: Record, scope: list[int]) -> str | None:
     partner = int(row["partner"])
     if not phase.first < partner < phase.end or program.tape[partner]["kind"] != Kind.END:
         return "the loop has no end in this phase"
@@ -125,25 +126,25 @@ def _loop_problem(program, phase, row, scope):
     )
 
 
-def _let_problem(program, phase, row, scope):
+def _let_problem(program: Program, phase: Phase, row: Record, scope: list[int]) -> str | None:
     if row["divide"] < 1:
         return f"divides by {row['divide']}"
     return _variable_problem(program, row, scope) or _scope_problem(row, ("start_var",), scope)
 
 
-def _variable_problem(program, row, scope):
+def _variable_problem(program: Program, row: Record, scope: list[int]) -> str | None:
     if row["var"] in scope or not 2 <= row["var"] < len(program.vars):
         return "its variable is in use already"
     return None
 
 
-def _scope_problem(row, fields, scope):
+def _scope_problem(row: Record, fields: tuple[str, ...], scope: list[int]) -> str | None:
     if any(row[field] != NO_VAR and row[field] not in scope for field in fields):
         return "uses a variable of a loop or axis that it is not inside"
     return None
 
 
-def _region_problem(program, phase, row, scope):
+def _region_problem(program: Program, phase: Phase, row: Record, scope: list[int]) -> str | None:
     if not 0 <= row["tensor"] < len(program.tensors):
         return "no such tensor"
     tensor = program.tensors[row["tensor"]]
@@ -160,25 +161,25 @@ def _region_problem(program, phase, row, scope):
     )
 
 
-def _also_moved(program, phase, tensor) -> bool:
+def _also_moved(program: Program, phase: Phase, tensor: int) -> bool:
     """Whether a phase loads or stores a tensor, or it is one that is re-read and rewritten."""
     body = program.tape[phase.first:phase.end]
     moves = np.isin(body["kind"], (Kind.LOAD, Kind.STORE)) & (body["tensor"] == tensor)
     return moves.any() or program.tensors[tensor].updated
 
 
-def _fill_problem(program, phase, row, scope):
+def _fill_problem(program: Program, phase: Phase, row: Record, scope: list[int]) -> str | None:
     if not 0 <= row["constant"] < len(program.constants):
         return "no such constant"
     return _region_problem(program, phase, row, scope)
 
 
-def _tile_problem(phase, tiles):
+def _tile_problem(phase: Phase, tiles: list[int]) -> str | None:
     own = {tile.index for tile in phase.tiles}
     return None if own.issuperset(tiles) else "uses a tile of another phase"
 
 
-def _compute_problem(program, phase, row, scope):
+def _compute_problem(program: Program, phase: Phase, row: Record, scope: list[int]) -> str | None:
     if not 0 <= row["op"] < len(BY_CODE):
         return "no such operation"
     op = BY_CODE[row["op"]]
@@ -201,7 +202,7 @@ def _compute_problem(program, phase, row, scope):
     return None
 
 
-def _tile_operands(op) -> int:
+def _tile_operands(op: Op) -> int:
     """How many tiles an operation reads, its output not counted."""
     arguments = getattr(op.compute, "nin", None) or len(signature(op.compute).parameters)
     return arguments - op.accumulates - (op.name in ("scale", "mask", "keep"))
@@ -220,7 +221,7 @@ _CHECKS = {
 class _Walk:
     """The state of the walk over all phases."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Program) -> None:
         self.program = program
         self.tensors = np.zeros(len(program.tensors), TENSOR_STATE)
         lengths = [tensor.rows + 1 for tensor in program.tensors]
@@ -233,7 +234,7 @@ class _Walk:
         hashes = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, widest)
         self.hashes = np.concatenate([[0], np.cumsum(hashes)])
 
-    def run(self):
+    def run(self) -> None:
         """Walk every phase; then every output and scratch tensor must be stored."""
         for number, record in enumerate(self.program.phase_records):
             self._run_phase(number, record)
@@ -245,11 +246,11 @@ class _Walk:
             if gap:
                 raise _error(self.program, gap)
 
-    def _run_phase(self, number, record):
+    def _run_phase(self, number: int, record: Record) -> None:
         program, variables = self.program, np.zeros(len(self.program.vars), np.int64)
         fault, address = walk_phase(
             program.tape, record["first"], record["end"], record["extent0"], record["step0"],
-            record["extent1"], record["step1"], np.int64(number), program.tensor_records,
+            record["extent1"], record["step1"], number, program.tensor_records,
             program.tile_records, self.tensors, self.rows, self.hashes, variables,
             np.zeros_like(variables), program.numbers,
         )
@@ -258,7 +259,7 @@ class _Walk:
             raise _error(program, _MESSAGES[Fault(fault)], phase, address,
                          self._where(phase, address, variables))
 
-    def _where(self, phase, address, variables) -> str:
+    def _where(self, phase: Phase, address: int, variables: np.ndarray) -> str:
         """The variables around an instruction, with their values."""
         places = [f"{axis.var.name} = {variables[axis.var.index]}" for axis in phase.axes]
         for row in self.program.tape[phase.first:address]:
@@ -267,7 +268,7 @@ class _Walk:
                 places.append(f"{name} = {variables[row['var']]}")
         return f" (at {', '.join(places)})" if places else ""
 
-    def _gaps(self, tensor) -> str | None:
+    def _gaps(self, tensor: Tensor) -> str | None:
         """The first row of a tensor that is not stored exactly once, in words."""
         base = self.tensors[tensor.index]["base"]
         mine = self.rows[base:base + tensor.rows]

@@ -21,7 +21,7 @@ MAY_IMPORT = {
         f"simulator/{name}"
         for name in ("dropout", "engines", "errors", "grid_order", "jit", "masks", "ops", "problem",
                      "program", "tape")
-    },
+    } | {"hwprofiles/schema"},
     "simulator/theory": {f"simulator/{name}" for name in ("errors", "masks", "problem", "tiles")},
     "simulator/theory_decode": {f"simulator/{name}" for name in ("problem", "theory", "tiles")},
     "kernels": {"kernels", "simulator", "hwprofiles"},

@@ -12,6 +12,7 @@ Files whose name starts with ``_`` are not schedules.
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from ..errors import InputError, unknown_name
 from ..problem import Attention
@@ -41,7 +42,7 @@ def options(name: str) -> tuple[str, ...]:
     return getattr(get(name), "OPTIONS", ())
 
 
-def get(name: str):
+def get(name: str) -> ModuleType:
     """The schedule's module. Raises InputError for a name that is not there."""
     if name not in names():
         raise unknown_name("schedule", name, names())
@@ -57,7 +58,7 @@ def takes(name: str, problem: Attention) -> bool:
 
 def title(name: str) -> str:
     """The schedule's title: the first line of its docstring."""
-    return get(name).__doc__.strip().splitlines()[0]
+    return str(get(name).__doc__).strip().splitlines()[0]
 
 
 def build(name: str, problem: Attention, tiles: Tiles | None = None) -> Program:
@@ -78,4 +79,5 @@ def build(name: str, problem: Attention, tiles: Tiles | None = None) -> Program:
             raise InputError(f"schedule {name} takes no dropout; {', '.join(others)} do")
         raise InputError(f"schedule {name} takes the masks full, causal and window:W; mask "
                          f"{problem.mask} is for {', '.join(others)}")
-    return module.build(problem, tiles or module.DEFAULT_TILES)
+    program: Program = module.build(problem, tiles or module.DEFAULT_TILES)
+    return program

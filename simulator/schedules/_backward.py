@@ -5,7 +5,7 @@ dV. Then these are added up in accumulators (dK_acc, dV_acc: zeroed in a phase o
 to dK and dV in another); with a KV head for each query head the blocks store dK and dV themselves.
 """
 
-from ..program import ProgramBuilder, Role, Space, Tensor, Tile
+from ..program import ProgramBuilder, Role, Space, Tensor, Tile, Var
 
 
 def gradient_inputs(p: ProgramBuilder) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -16,7 +16,7 @@ def gradient_inputs(p: ProgramBuilder) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 class KVGradients:
     """dK and dV, and their accumulators where query heads share them."""
 
-    def __init__(self, p: ProgramBuilder):
+    def __init__(self, p: ProgramBuilder) -> None:
         problem = p.problem
         self.p, self.shared = p, problem.group > 1
         widths = {"dK": problem.head_dim, "dV": problem.value_dim}
@@ -40,12 +40,12 @@ class KVGradients:
         """What a block's dV goes to."""
         return self.targets[1]
 
-    def put(self, tile: Tile, tensor: Tensor, row, col=None):
+    def put(self, tile: Tile, tensor: Tensor, row: Var, col: Var | None = None) -> None:
         """Store a block's part, or add it to those of the other heads."""
         put = self.p.reduce if self.shared else self.p.store
         put(tile, tensor, row, col)
 
-    def zero(self, rows: int):
+    def zero(self, rows: int) -> None:
         """A phase that zeroes the accumulators, where there are any."""
         if not self.shared:
             return
@@ -53,7 +53,7 @@ class KVGradients:
             for tensor in self.targets:
                 zero_rows(self.p, tensor, rows, c0)
 
-    def convert(self, rows: int):
+    def convert(self, rows: int) -> None:
         """A phase that rounds the accumulators to dK and dV, where there are any."""
         if not self.shared:
             return
@@ -65,14 +65,14 @@ class KVGradients:
                 self.p.store(tile, target, c0)
 
 
-def zero_rows(p: ProgramBuilder, tensor: Tensor, rows: int, row):
+def zero_rows(p: ProgramBuilder, tensor: Tensor, rows: int, row: Var) -> None:
     """tensor[row:+rows] = 0."""
     tile = p.tile(f"zero_{tensor.name}", rows, tensor.cols, Space.REGISTERS, accumulator=True)
     p.fill(tile, 0.0, tensor, row)
     p.store(tile, tensor, row)
 
 
-def row_dots(p: ProgramBuilder, o: Tensor, do: Tensor, d: Tensor, rows: int, row):
+def row_dots(p: ProgramBuilder, o: Tensor, do: Tensor, d: Tensor, rows: int, row: Var) -> None:
     """D[row:+rows] = rowsum(dO ∘ O), the sum over P ∘ dP of each row (FlashAttention, eq. 4)."""
     O = p.tile("O", rows, o.cols, Space.REGISTERS)
     dO = p.tile("dO", rows, o.cols, Space.REGISTERS)

@@ -35,9 +35,9 @@ class Cut:
 
 def cut(problem: Attention, splits: int, step: int) -> Cut:
     """At most ``splits`` splits of whole steps, as equal as these allow."""
-    first, _ = problem.mask_bounds.column_range(0, problem.kv_seq)
-    _, end = problem.mask_bounds.column_range(problem.seq - 1, problem.kv_seq)
-    first, end = int(first) // step * step, int(end)
+    low, _ = problem.mask_bounds.column_range(0, problem.kv_seq)
+    _, high = problem.mask_bounds.column_range(problem.seq - 1, problem.kv_seq)
+    first, end = int(low) // step * step, int(high)
     steps = -(-(end - first) // step)
     return Cut(first, end, -(-steps // splits) * step)
 
@@ -48,7 +48,7 @@ class Decode:
     name: str
     paged = False
 
-    def __init__(self, problem: Attention, tiles: Tiles):
+    def __init__(self, problem: Attention, tiles: Tiles) -> None:
         if problem.direction != "forward":
             raise InputError(f"schedule {self.name} computes the forward pass only")
         self.problem, self.tiles = problem, tiles
@@ -59,23 +59,24 @@ class Decode:
         seq, parts = problem.seq, self.cut.splits
         self.o = p.tensor("O", seq, problem.value_dim, Role.OUTPUT, packed=True)
         if parts > 1:
-            shape = dict(role=Role.SCRATCH, statistic=True, packed=True)
-            self.o_part = p.tensor("O_part", seq, parts * problem.value_dim, **shape)
-            self.lse_part = p.tensor("LSE_part", seq, parts, **shape)
+            self.o_part = p.tensor("O_part", seq, parts * problem.value_dim, Role.SCRATCH,
+                                   statistic=True, packed=True)
+            self.lse_part = p.tensor("LSE_part", seq, parts, Role.SCRATCH, statistic=True,
+                                     packed=True)
 
-    def declare_inputs(self):
+    def declare_inputs(self) -> None:
         """Declares Q, K, V …"""
         raise NotImplementedError
 
-    def declare_tiles(self):
+    def declare_tiles(self) -> None:
         """Declares the tiles that hold them."""
         raise NotImplementedError
 
-    def load_queries(self, r0: Var, s0: Var):
+    def load_queries(self, r0: Var, s0: Var) -> None:
         """What a thread block loads before its first key."""
         raise NotImplementedError
 
-    def compute_scores(self, S: Tile, c0: Var):
+    def compute_scores(self, S: Tile, c0: Var) -> None:
         """S = Q·Kᵀ of the column block at c0, unscaled."""
         raise NotImplementedError
 
@@ -96,7 +97,7 @@ class Decode:
         O = p.tile("O", rows, self.problem.value_dim, Space.REGISTERS, accumulator=True)
         return O, *(p.tile(name, rows, 1, Space.REGISTERS, accumulator=True) for name in names)
 
-    def _attend(self):
+    def _attend(self) -> None:
         p, tiles, cut, compute = self.p, self.tiles, self.cut, self.p.compute
         axes = ("r0", self.o.rows, tiles.br), ("s0", cut.end - cut.first, cut.keys)
         with p.phase("attention", *axes, kv=True) as (r0, s0):
@@ -135,7 +136,7 @@ class Decode:
             compute("add", l, l, m)
             p.store(l, self.lse_part, r0, p.let("n0", s0, divide=cut.keys))
 
-    def _combine(self):
+    def _combine(self) -> None:
         p, rows, compute = self.p, min(self.tiles.br, COMBINE_ROWS), self.p.compute
         with p.phase("combine", ("r0", self.o.rows, rows), kv=True) as (r0,):
             O, lse, m, m_new, l, weight, alpha = self._register_tiles(

@@ -10,17 +10,17 @@ from ..program import ProgramBuilder, Space, Tensor, Tile, Var
 class Dropout:
     """What a phase drops out of tiles of Br × Bc weights; nothing where the problem has none."""
 
-    def __init__(self, p: ProgramBuilder, rows: int, cols: int):
+    def __init__(self, p: ProgramBuilder, rows: int, cols: int) -> None:
         self.p = p
         if p.problem.dropout:
             self.kept = p.tile("kept", rows, cols, Space.REGISTERS, element_bytes=1)
 
-    def draw(self, like: Tile, row: Var, col: Var):
+    def draw(self, like: Tile, row: Var, col: Var) -> None:
         """Draw the numbers of the tile at (row, col)."""
         if self.p.problem.dropout:
             self.p.compute("keep", self.kept, like, row=row, col=col)
 
-    def apply(self, tile: Tile):
+    def apply(self, tile: Tile) -> None:
         """tile = tile ∘ kept / (1 − p)"""
         if self.p.problem.dropout:
             self.p.compute("mul", tile, tile, self.kept)

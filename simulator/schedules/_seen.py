@@ -2,39 +2,42 @@
 that see a column block. An interval that moves with the block, or part of a list; in the order that
 the tiles say."""
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
-from ..program import ProgramBuilder, Space, Var
+from ..program import Bound, ProgramBuilder, Space, Var
 from ..tiles import Tiles
 
 
 @contextmanager
-def column_blocks(p: ProgramBuilder, tiles: Tiles, r0: Var):
+def column_blocks(p: ProgramBuilder, tiles: Tiles, r0: Var) -> Iterator[Var]:
     """Loop over the column blocks of which row block ``r0`` sees a key; yields their offset."""
-    mask, back = p.problem.visibility, turned(p, tiles, r0, tiles.br)
-    if mask.listed:
-        touched = mask.touched(tiles.br, tiles.bc)
+    problem, back = p.problem, turned(p, tiles, r0, tiles.br)
+    if problem.visibility.listed:
+        touched = problem.listed_mask.touched(tiles.br, tiles.bc)
         with part_of_list(p, touched, (r0, tiles.br), ("c0", tiles.bc), tiles.stages, back) as c0:
             yield c0
         return
+    mask = problem.mask_bounds
     first, last = (r0, mask.lo_shift), (r0, tiles.br - 1 + mask.hi_shift)
-    with p.loop("c0", tiles.bc, p.problem.kv_seq, start=first, stop=last, back=back) as c0:
+    with p.loop("c0", tiles.bc, problem.kv_seq, start=first, stop=last, back=back) as c0:
         yield c0
 
 
 @contextmanager
-def row_blocks(p: ProgramBuilder, tiles: Tiles, c0: Var):
+def row_blocks(p: ProgramBuilder, tiles: Tiles, c0: Var) -> Iterator[Var]:
     """Loop over the row blocks that see a key of column block ``c0``; yields their offset."""
-    mask, back = p.problem.visibility, turned(p, tiles, c0, tiles.bc)
-    if mask.listed:
-        touched = mask.touched(tiles.br, tiles.bc).T
+    problem, back = p.problem, turned(p, tiles, c0, tiles.bc)
+    if problem.visibility.listed:
+        touched = problem.listed_mask.touched(tiles.br, tiles.bc).T
         with part_of_list(p, touched, (c0, tiles.bc), ("r0", tiles.br), tiles.stages, back) as r0:
             yield r0
         return
+    mask = problem.mask_bounds
     first, end = (c0, 1 - mask.hi_shift), (c0, tiles.bc - mask.lo_shift)
-    with p.loop("r0", tiles.br, p.problem.seq, first, end, back) as r0:
+    with p.loop("r0", tiles.br, problem.seq, first, end, back) as r0:
         yield r0
 
 
@@ -49,7 +52,8 @@ def turned(p: ProgramBuilder, tiles: Tiles, block: Var, step: int) -> Var | None
 
 @contextmanager
 def part_of_list(p: ProgramBuilder, touched: np.ndarray, block: tuple[Var, int],
-                 walked: tuple[str, int], stages: int, back: Var | None = None, kind: str = ""):
+                 walked: tuple[str, int], stages: int, back: Var | None = None,
+                 kind: str = "") -> Iterator[Var]:
     """Loop over a block's part of the list of ``touched`` [block, walked block] pairs.
 
     ``block`` is a variable and its step, ``walked`` a name and its step. Thread blocks read where
@@ -69,7 +73,8 @@ def part_of_list(p: ProgramBuilder, touched: np.ndarray, block: tuple[Var, int],
 
 @contextmanager
 def whole_list(p: ProgramBuilder, name: str, offsets: np.ndarray, variable: str, stages: int,
-               start=(None, 0), stop=None, back: Var | None = None):
+               start: Bound = (None, 0), stop: Bound | None = None,
+               back: Var | None = None) -> Iterator[Var]:
     """Loop over the ``offsets`` of a table, or those from ``start`` to ``stop``; an entry is read
     each trip."""
     listing, table = p.listing(name, offsets), p.table(name, len(offsets))

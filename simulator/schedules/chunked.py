@@ -9,7 +9,7 @@ memory at a time; here those of all are.
 """
 
 from ..problem import Attention
-from ..program import Program, ProgramBuilder, Role, Space
+from ..program import Program, ProgramBuilder, Role, Space, Tensor
 from ..tiles import Tiles
 
 DEFAULT_TILES = Tiles(br=1024, bc=4096)  # the paper's listing
@@ -31,7 +31,8 @@ def build(problem: Attention, tiles: Tiles) -> Program:
     return p.build()
 
 
-def _pairs(p: ProgramBuilder, tiles: Tiles, inputs, parts):
+def _pairs(p: ProgramBuilder, tiles: Tiles, inputs: tuple[Tensor, ...],
+           parts: tuple[Tensor, ...]) -> None:
     """O, m and l of a query chunk and a key chunk."""
     (q, k, v), (o_part, m_part, l_part) = inputs, parts
     br, bc, compute = tiles.br, tiles.bc, p.compute
@@ -59,7 +60,8 @@ def _pairs(p: ProgramBuilder, tiles: Tiles, inputs, parts):
         p.store(l, l_part, r0, n0)
 
 
-def _combine(p: ProgramBuilder, rows: int, chunks: int, parts, o):
+def _combine(p: ProgramBuilder, rows: int, chunks: int, parts: tuple[Tensor, ...],
+             o: Tensor) -> None:
     """The largest m of all key chunks, then the sums of O and l rescaled to it."""
     (o_part, m_part, l_part), compute = parts, p.compute
     with p.phase("combine", ("r0", o.rows, rows)) as (r0,):

@@ -4,10 +4,12 @@ Dao et al. 2022 (arXiv 2205.14135), Algorithm 1, one thread block for each (batc
 column block that reaches a row block starts its O, m and l without reading them.
 """
 
+from typing import Any
+
 import numpy as np
 
 from ..problem import Attention
-from ..program import Program, ProgramBuilder, Role, Space
+from ..program import Program, ProgramBuilder, Role, Space, Var
 from ..tiles import Tiles
 from ._dropout import Dropout
 from ._seen import part_of_list, turned, whole_list
@@ -31,7 +33,7 @@ def build(problem: Attention, tiles: Tiles) -> Program:
     return p.build()
 
 
-def _pairs(p: ProgramBuilder, body, tiles: Tiles):
+def _pairs(p: ProgramBuilder, body: Any, tiles: Tiles) -> None:
     """Column blocks and, in each, the rows whose interval of keys reaches it."""
     mask, n_q, n_kv = p.problem.mask_bounds, p.problem.seq, p.problem.kv_seq
     br, bc = tiles.br, tiles.bc
@@ -56,11 +58,11 @@ def _pairs(p: ProgramBuilder, body, tiles: Tiles):
             body.update_row_block(r0, c0, first=True)
 
 
-def _listed_pairs(p: ProgramBuilder, body, tiles: Tiles):
+def _listed_pairs(p: ProgramBuilder, body: Any, tiles: Tiles) -> None:
     """Block-sparse FlashAttention (Algorithm 5): the same, from lists of row blocks: those that
     saw a column block before, and those whose first it is."""
     br, bc, stages = tiles.br, tiles.bc, tiles.stages
-    touched = p.problem.visibility.touched(br, bc)
+    touched = p.problem.listed_mask.touched(br, bc)
     before = touched.cumsum(axis=1) - touched > 0
     unseen, columns = np.flatnonzero(~touched.any(axis=1)), np.flatnonzero(touched.any(axis=0))
     if len(unseen):
@@ -79,7 +81,7 @@ def _listed_pairs(p: ProgramBuilder, body, tiles: Tiles):
 class _Flash1Body:
     """The steps of Algorithm 1 on one (row block, column block) pair."""
 
-    def __init__(self, p: ProgramBuilder, problem: Attention, tiles: Tiles):
+    def __init__(self, p: ProgramBuilder, problem: Attention, tiles: Tiles) -> None:
         self.p, self.problem, self.tiles = p, problem, tiles
         self.q, self.k, self.v = p.inputs()
         n_q = problem.seq
@@ -87,7 +89,7 @@ class _Flash1Body:
         self.m = p.tensor("m", n_q, 1, Role.OUTPUT, statistic=True, updated=True)
         self.l = p.tensor("l", n_q, 1, Role.OUTPUT, statistic=True, updated=True)
 
-    def declare_tiles(self):
+    def declare_tiles(self) -> None:
         p, problem, br, bc = self.p, self.problem, self.tiles.br, self.tiles.bc
         stages = self.tiles.stages
         self.K = p.tile("K", bc, problem.head_dim, Space.SHARED)
@@ -97,31 +99,31 @@ class _Flash1Body:
         self.P = p.tile("P", br, bc, Space.REGISTERS)
         self.O = p.tile("O", br, problem.value_dim, Space.REGISTERS, accumulator=True)
         names = ("m", "m_new", "m_block", "l", "l_new", "l_block", "alpha", "beta")
-        for name in names:
-            tile = p.tile(name, br, 1, Space.REGISTERS, accumulator=True)
-            setattr(self, f"{name}_tile", tile)
+        (self.m_tile, self.m_new_tile, self.m_block_tile, self.l_tile, self.l_new_tile,
+         self.l_block_tile, self.alpha_tile, self.beta_tile) = (
+            p.tile(name, br, 1, Space.REGISTERS, accumulator=True) for name in names)
         self.dropout = Dropout(p, br, bc)
 
-    def load_columns(self, c0):
+    def load_columns(self, c0: Var) -> None:
         self.p.load(self.K, self.k, c0)
         self.p.load(self.V, self.v, c0)
 
-    def start_row_block(self, r0):
+    def start_row_block(self, r0: Var) -> None:
         self.p.fill(self.O, 0.0, self.o, r0)
         self.p.fill(self.m_tile, float("-inf"), self.m, r0)
         self.p.fill(self.l_tile, 0.0, self.l, r0)
 
-    def load_row_block(self, r0):
+    def load_row_block(self, r0: Var) -> None:
         self.p.load(self.O, self.o, r0)
         self.p.load(self.m_tile, self.m, r0)
         self.p.load(self.l_tile, self.l, r0)
 
-    def store_row_block(self, r0):
+    def store_row_block(self, r0: Var) -> None:
         self.p.store(self.O, self.o, r0)
         self.p.store(self.m_tile, self.m, r0)
         self.p.store(self.l_tile, self.l, r0)
 
-    def update_row_block(self, r0, c0, *, first: bool):
+    def update_row_block(self, r0: Var, c0: Var, *, first: bool) -> None:
         """Lines 8 to 13: S, its softmax against the running m and l, and the new O."""
         compute = self.p.compute
         self.p.load(self.Q, self.q, r0)

@@ -5,8 +5,10 @@ authors' code D = rowsum(dO ∘ O) is computed once, before: line 19 would read 
 column block. The same launch zeroes dQ in HBM (line 2).
 """
 
+from typing import Any
+
 from ..problem import Attention
-from ..program import Program, ProgramBuilder, Role, Space
+from ..program import Program, ProgramBuilder, Role, Space, Var
 from ..tiles import Tiles
 from ._backward import KVGradients, gradient_inputs, row_dots, zero_rows
 from ._dropout import Dropout
@@ -51,7 +53,7 @@ def build(problem: Attention, tiles: Tiles) -> Program:
 class _Body:
     """The steps of Algorithm 4 on one (row block, column block) pair."""
 
-    def __init__(self, p: ProgramBuilder, tiles: Tiles, tensors):
+    def __init__(self, p: ProgramBuilder, tiles: Tiles, tensors: Any) -> None:
         self.p = p
         self.q, self.k, self.v, self.do, self.m, self.l, self.d, self.dq = tensors
         br, bc, stages = tiles.br, tiles.bc, tiles.stages
@@ -74,13 +76,13 @@ class _Body:
 
         self.dropout = Dropout(p, br, bc)
 
-    def load_columns(self, c0):
+    def load_columns(self, c0: Var) -> None:
         self.p.load(self.K, self.k, c0)
         self.p.load(self.V, self.v, c0)
         self.p.fill(self.dK, 0.0, self.k, c0)
         self.p.fill(self.dV, 0.0, self.v, c0)
 
-    def update_row_block(self, r0, c0):
+    def update_row_block(self, r0: Var, c0: Var) -> None:
         """Lines 10 to 22: P again, dV, dP, dS, and dQ and dK."""
         load, compute, scale = self.p.load, self.p.compute, self.p.problem.softmax_scale
         load(self.Q, self.q, r0)

@@ -6,6 +6,8 @@ in HBM, in any order; launches before and after compute D = rowsum(dO ∘ O) and
 and scale and round dQ.
 """
 
+from typing import Any
+
 from ..problem import Attention
 from ..program import Program, ProgramBuilder, Role, Space
 from ..tiles import Tiles
@@ -45,7 +47,7 @@ def build(problem: Attention, tiles: Tiles) -> Program:
     return p.build()
 
 
-def _columns(p: ProgramBuilder, tiles: Tiles, tensors, gradients: KVGradients):
+def _columns(p: ProgramBuilder, tiles: Tiles, tensors: Any, gradients: KVGradients) -> None:
     """The main launch: dK and dV of a column block, and its part of every row's dQ."""
     q, k, v, do, lse, d, dq_acc = tensors
     problem, br, bc = p.problem, tiles.br, tiles.bc

@@ -9,7 +9,7 @@ registers.
 from dataclasses import replace
 
 from ..problem import Attention
-from ..program import Program, Role, Space
+from ..program import Program, Role, Space, Tile, Var
 from ..tiles import Tiles
 from ._decode import Decode
 
@@ -22,13 +22,13 @@ class MlaDecode(Decode):
 
     name = "mla_decode"
 
-    def declare_inputs(self):
+    def declare_inputs(self) -> None:
         p, problem = self.p, self.problem
         self.rotary = problem.head_dim - problem.value_dim
         self.q = p.tensor("Q", problem.seq, problem.head_dim, Role.INPUT, packed=True)
         self.k = p.tensor("K", problem.kv_seq, problem.head_dim, Role.INPUT, kv=True)
 
-    def declare_tiles(self):
+    def declare_tiles(self) -> None:
         p, tiles, latent = self.p, self.tiles, self.problem.value_dim
         self.Q = p.tile("Q", tiles.br, latent, Space.SHARED)
         self.K = p.tile("K", tiles.bc, latent, Space.SHARED, stages=tiles.stages)
@@ -36,20 +36,20 @@ class MlaDecode(Decode):
             self.Q_rotary = p.tile("Q_rotary", tiles.br, self.rotary, Space.SHARED)
             self.K_rotary = p.tile("K_rotary", tiles.bc, self.rotary, Space.REGISTERS)
 
-    def load_queries(self, r0, s0):
+    def load_queries(self, r0: Var, s0: Var) -> None:
         self.p.load(self.Q, self.q, r0)
         if self.rotary:
             self.after_latent = self.p.let("d0", None, self.problem.value_dim)
             self.p.load(self.Q_rotary, self.q, r0, self.after_latent)
 
-    def compute_scores(self, S, c0):
+    def compute_scores(self, S: Tile, c0: Var) -> None:
         self.p.load(self.K, self.k, c0)
         self.p.compute("dot_t", S, self.Q, self.K)
         if self.rotary:
             self.p.load(self.K_rotary, self.k, c0, self.after_latent)
             self.p.compute("dot_t_add", S, self.Q_rotary, self.K_rotary)
 
-    def load_values(self, c0):
+    def load_values(self, c0: Var) -> Tile:
         return self.K
 
 

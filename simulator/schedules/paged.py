@@ -5,7 +5,7 @@ keys of one KV head, anywhere in memory. A thread block reads the table's entrie
 """
 
 from ..problem import Attention
-from ..program import Program, Space
+from ..program import Program, Space, Var
 from ..tiles import Tiles
 from .split_kv import SplitKV
 
@@ -19,17 +19,17 @@ class Paged(SplitKV):
     name = "paged"
     paged = True
 
-    def declare_inputs(self):
+    def declare_inputs(self) -> None:
         super().declare_inputs()
         self.table = self.p.table("table", -(-self.problem.kv_seq // self.tiles.page))
 
-    def declare_tiles(self):
+    def declare_tiles(self) -> None:
         super().declare_tiles()
         entries = self.cut.keys // self.tiles.page
         self.entries = self.p.tile("entries", entries, 1, Space.SHARED,
                                    element_bytes=self.table.element_bytes)
 
-    def load_queries(self, r0, s0):
+    def load_queries(self, r0: Var, s0: Var) -> None:
         super().load_queries(r0, s0)
         page = self.p.let("page", s0, self.cut.first, divide=self.tiles.page)
         self.p.load(self.entries, self.table, page)

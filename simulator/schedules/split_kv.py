@@ -6,7 +6,7 @@ for all query heads of a KV head.
 """
 
 from ..problem import Attention
-from ..program import Program, Role, Space
+from ..program import Program, Role, Space, Tile, Var
 from ..tiles import Tiles
 from ._decode import Decode
 
@@ -19,7 +19,7 @@ class SplitKV(Decode):
 
     name = "split_kv"
 
-    def declare_inputs(self):
+    def declare_inputs(self) -> None:
         p, problem = self.p, self.problem
         page = self.tiles.page if self.paged else 0
         self.q = p.tensor("Q", problem.seq, problem.head_dim, Role.INPUT, packed=True)
@@ -28,20 +28,20 @@ class SplitKV(Decode):
         self.v = p.tensor("V", problem.kv_seq, problem.value_dim, Role.INPUT, kv=True,
                           page_rows=page)
 
-    def declare_tiles(self):
+    def declare_tiles(self) -> None:
         p, tiles, problem = self.p, self.tiles, self.problem
         self.Q = p.tile("Q", tiles.br, problem.head_dim, Space.SHARED)
         self.K = p.tile("K", tiles.bc, problem.head_dim, Space.SHARED, stages=tiles.stages)
         self.V = p.tile("V", tiles.bc, problem.value_dim, Space.SHARED, stages=tiles.stages)
 
-    def load_queries(self, r0, s0):
+    def load_queries(self, r0: Var, s0: Var) -> None:
         self.p.load(self.Q, self.q, r0)
 
-    def compute_scores(self, S, c0):
+    def compute_scores(self, S: Tile, c0: Var) -> None:
         self.p.load(self.K, self.k, c0)
         self.p.compute("dot_t", S, self.Q, self.K)
 
-    def load_values(self, c0):
+    def load_values(self, c0: Var) -> Tile:
         self.p.load(self.V, self.v, c0)
         return self.V
 

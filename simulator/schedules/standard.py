@@ -7,7 +7,7 @@ once, a longer one twice (online softmax, Milakov & Gimelshein 2018).
 """
 
 from ..problem import Attention
-from ..program import Program, ProgramBuilder, Role, Space
+from ..program import Program, ProgramBuilder, Role, Space, Tensor
 from ..tiles import Tiles
 
 DEFAULT_TILES = Tiles(br=128, bc=128)
@@ -33,7 +33,8 @@ def build(problem: Attention, tiles: Tiles) -> Program:
     return p.build()
 
 
-def scores(p: ProgramBuilder, name: str, q, k, s, tiles: Tiles, *, scale: float | None = None):
+def scores(p: ProgramBuilder, name: str, q: Tensor, k: Tensor, s: Tensor, tiles: Tiles, *,
+           scale: float | None = None) -> None:
     """S = Q·Kᵀ, scaled or not, in Br × Bc tiles."""
     depth = q.cols
     bk = min(tiles.bk, depth)
@@ -51,7 +52,7 @@ def scores(p: ProgramBuilder, name: str, q, k, s, tiles: Tiles, *, scale: float 
         p.store(S, s, r0, c0)
 
 
-def softmax_resident(p: ProgramBuilder, s, prob, *, rows: int):
+def softmax_resident(p: ProgramBuilder, s: Tensor, prob: Tensor, *, rows: int) -> None:
     """P = softmax(S) with whole rows on chip: S read once."""
     with p.phase("softmax", ("r0", s.rows, rows)) as (r0,):
         S = p.tile("S", rows, s.cols, Space.SHARED)
@@ -67,7 +68,7 @@ def softmax_resident(p: ProgramBuilder, s, prob, *, rows: int):
         p.store(P, prob, r0)
 
 
-def softmax_online(p: ProgramBuilder, s, prob, chunk: int):
+def softmax_online(p: ProgramBuilder, s: Tensor, prob: Tensor, chunk: int) -> None:
     """P = softmax(S), a row a thread block in chunks of columns: S read twice, the maximum and the
     sum of exponentials found together."""
     with p.phase("softmax", ("r0", s.rows, 1)) as (r0,):
@@ -97,7 +98,7 @@ def softmax_online(p: ProgramBuilder, s, prob, chunk: int):
             p.store(S, prob, r0, c0)
 
 
-def _output(p: ProgramBuilder, prob, v, o, tiles: Tiles):
+def _output(p: ProgramBuilder, prob: Tensor, v: Tensor, o: Tensor, tiles: Tiles) -> None:
     width, bk = min(tiles.bc, o.cols), min(tiles.bk, v.rows)
     with p.phase("output", ("r0", o.rows, tiles.br), ("v0", o.cols, width)) as (r0, v0):
         P = p.tile("P", tiles.br, bk, Space.SHARED, stages=tiles.stages)

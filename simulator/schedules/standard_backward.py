@@ -7,8 +7,10 @@ kernel of dS takes one row a thread block: the rows of P and dP are read once wh
 48 KiB, longer ones twice.
 """
 
+from typing import Any
+
 from ..problem import Attention
-from ..program import Program, ProgramBuilder, Role, Space
+from ..program import Program, ProgramBuilder, Role, Space, Tensor
 from ..tiles import Tiles
 from ._backward import KVGradients, gradient_inputs
 from .standard import ONLINE_CHUNK, RESIDENT_ROW_BYTES, scores
@@ -42,8 +44,8 @@ def build(problem: Attention, tiles: Tiles) -> Program:
     return p.build()
 
 
-def _product(p: ProgramBuilder, name: str, a, b, out, tiles: Tiles, put, *,
-             transposed: bool = False, scale: float | None = None):
+def _product(p: ProgramBuilder, name: str, a: Tensor, b: Tensor, out: Tensor, tiles: Tiles,
+             put: Any, *, transposed: bool = False, scale: float | None = None) -> None:
     """out = a·b or aᵀ·b, scaled or not, in tiles of Br rows and at most Bc columns."""
     width, bk = min(tiles.bc, out.cols), min(tiles.bk, b.rows)
     a_tile = (bk, tiles.br) if transposed else (tiles.br, bk)
@@ -61,7 +63,7 @@ def _product(p: ProgramBuilder, name: str, a, b, out, tiles: Tiles, put, *,
         put(C, out, r0, v0)
 
 
-def softmax_gradient(p: ProgramBuilder, prob, dp, ds, *, rows: int):
+def softmax_gradient(p: ProgramBuilder, prob: Tensor, dp: Tensor, ds: Tensor, *, rows: int) -> None:
     """dS = P ∘ (dP − rowsum(P ∘ dP)) with whole rows on chip: P and dP read once."""
     with p.phase("grad_s", ("r0", ds.rows, rows)) as (r0,):
         P = p.tile("P", rows, ds.cols, Space.SHARED)
@@ -77,7 +79,7 @@ def softmax_gradient(p: ProgramBuilder, prob, dp, ds, *, rows: int):
         p.store(dS, ds, r0)
 
 
-def _softmax_gradient_twice(p: ProgramBuilder, prob, dp, ds):
+def _softmax_gradient_twice(p: ProgramBuilder, prob: Tensor, dp: Tensor, ds: Tensor) -> None:
     with p.phase("grad_s", ("r0", ds.rows, 1)) as (r0,):
         P, dP, dS = (p.tile(name, 1, ONLINE_CHUNK, Space.REGISTERS, accumulator=True)
                      for name in ("P", "dP", "dS"))

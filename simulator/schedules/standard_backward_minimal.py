@@ -4,8 +4,10 @@ FlashAttention paper (arXiv 2205.14135), Algorithm 3: 7N² + 8Nd. No scratchpad 
 the program states the count that no tiling of the five kernels can beat.
 """
 
+from typing import Any
+
 from ..problem import Attention
-from ..program import Program, ProgramBuilder, Role, Space
+from ..program import Program, ProgramBuilder, Role, Space, Tensor
 from ..tiles import Tiles
 from ._backward import KVGradients, gradient_inputs
 from .standard_backward import softmax_gradient
@@ -37,7 +39,8 @@ def build(problem: Attention, tiles: Tiles) -> Program:
     return p.build()
 
 
-def product(p: ProgramBuilder, name: str, op: str, a, b, out, put, *, scale: float | None = None):
+def product(p: ProgramBuilder, name: str, op: str, a: Tensor, b: Tensor, out: Tensor, put: Any, *,
+            scale: float | None = None) -> None:
     """out = op(a, b), scaled or not, of whole matrices."""
     with p.phase(name):
         A = p.tile(a.name, a.rows, a.cols, Space.SHARED)

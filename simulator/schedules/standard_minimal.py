@@ -5,7 +5,7 @@ tiles; the program states the count that no tiling of the three kernels can beat
 """
 
 from ..problem import Attention
-from ..program import Program, ProgramBuilder, Role, Space
+from ..program import Program, ProgramBuilder, Role, Space, Tensor
 from ..tiles import Tiles
 from .standard import softmax_resident
 
@@ -27,7 +27,7 @@ def build(problem: Attention, tiles: Tiles) -> Program:
     return p.build()
 
 
-def raw_scores(p: ProgramBuilder, q, k, s):
+def raw_scores(p: ProgramBuilder, q: Tensor, k: Tensor, s: Tensor) -> None:
     """S = Q·Kᵀ/√d, unmasked, of whole matrices."""
     with p.phase("scores"):
         Q = p.tile("Q", q.rows, q.cols, Space.SHARED)
@@ -40,7 +40,7 @@ def raw_scores(p: ProgramBuilder, q, k, s):
         p.store(S, s)
 
 
-def output(p: ProgramBuilder, prob, v, o):
+def output(p: ProgramBuilder, prob: Tensor, v: Tensor, o: Tensor) -> None:
     """O = P·V of whole matrices."""
     with p.phase("output"):
         P = p.tile("P", prob.rows, prob.cols, Space.SHARED)

@@ -7,6 +7,7 @@ from dataclasses import fields
 from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .. import blocks, jit, schedules
 from ..errors import InputError
@@ -16,6 +17,9 @@ from ..problem import Attention
 from ..tiles import Tiles
 from .spec import SHAPE_FIELDS, TILES
 
+if TYPE_CHECKING:
+    from ...hwprofiles.schema import Profile
+
 _SHAPE = tuple((f.name, SHAPE_FIELDS.get(f.name, f.name)) for f in fields(Attention))
 _LAUNCH = (*TILES, "order", "blocks_per_sm", "engine", "times")
 INPUTS = ("gpu", "schedule", *(name for _, name in _SHAPE), *_LAUNCH, "code", "profile")
@@ -23,19 +27,19 @@ _shape_of, _launch_of = itemgetter(*(name for _, name in _SHAPE)), itemgetter(*_
 _LEFT_TO_US = ("br", "bc", "blocks_per_sm")  # chosen by the tool when absent
 _UNPREFIXED = ("problem", "tiles", "time")  # parts of a point whose names say enough
 _PARTS = ("l2", "dram")  # None, and then without a cell, where not computed
-_profiles: dict = {}  # profile hash -> Profile, for the cache of chosen tiles
+_profiles: dict[str, Any] = {}  # profile hash -> Profile, for the cache of chosen tiles
 
 
-def profile_hash(profile) -> str:
+def profile_hash(profile: "Profile") -> str:
     """16 hexadecimal digits that change with any value of a GPU's Profile."""
     return hashlib.sha256(profile.model_dump_json().encode()).hexdigest()[:16]
 
 
-def key(values: dict, profile: str) -> str:
+def key(values: dict[str, Any], profile: str) -> str:
     """The point's name: 32 hexadecimal digits of its values (defaults filled in; what the file of
     a mask holds, not where it lies), the hash of its GPU's profile, and the version of the code
     that computes it. Raises InputError when the file cannot be read."""
-    shape = _shape(values["schedule"], _shape_of(values))
+    shape = list(_shape(values["schedule"], _shape_of(values)))
     file = file_of(values["mask"])
     if file is not None:
         shape = [_digest(file) if part == values["mask"] else part for part in shape]
@@ -59,7 +63,7 @@ def _digest_of(file: str, mtime_ns: int, size: int) -> str:
 
 
 @lru_cache(maxsize=10_000)
-def _shape(schedule: str, given: tuple) -> tuple:
+def _shape(schedule: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
     """The shape with its defaults filled in, or as it is where no attention has it."""
     try:
         problem = _problem(schedule, given)
@@ -68,13 +72,14 @@ def _shape(schedule: str, given: tuple) -> tuple:
     return tuple(getattr(problem, field) for field, _ in _SHAPE)
 
 
-def _problem(schedule: str, given: tuple) -> Attention:
+def _problem(schedule: str, given: tuple[Any, ...]) -> Attention:
     shape = {field: value for (field, _), value in zip(_SHAPE, given, strict=True)}
     shape["direction"] = shape["direction"] or schedules.direction(schedule)
     return Attention(**shape)
 
 
-def compute(tasks: list[tuple[str, dict]], profiles: dict) -> tuple[str, list[dict]]:
+def compute(tasks: list[tuple[str, dict[str, Any]]],
+            profiles: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
     """The rows of (key, values) pairs and the version of the code that computed them.
 
     ``profiles`` maps what values call their GPU to (hash, Profile). Raises InputError when the file
@@ -90,7 +95,7 @@ def compute(tasks: list[tuple[str, dict]], profiles: dict) -> tuple[str, list[di
     return jit.CODE_VERSION, rows
 
 
-def row(values: dict, profile_name: str, gpu) -> dict:
+def row(values: dict[str, Any], profile_name: str, gpu: "Profile") -> dict[str, Any]:
     """The point's row: flat, a column for each input and result; None where not computed.
 
     ``why_not`` says why a point has no results: tiles that do not fit, heads that do not divide.
@@ -119,7 +124,7 @@ def row(values: dict, profile_name: str, gpu) -> dict:
     return inputs | flat(found)
 
 
-def _tiles(values: dict, problem: Attention, profile_name: str, gpu) -> Tiles:
+def _tiles(values: dict[str, Any], problem: Attention, profile_name: str, gpu: "Profile") -> Tiles:
     sizes = tuple(values[name] for name in TILES)
     br, bc, stages, *options = sizes
     if None in (br, bc) or options != [None, None, "forward"] or (
@@ -131,21 +136,21 @@ def _tiles(values: dict, problem: Attention, profile_name: str, gpu) -> Tiles:
 
 
 @lru_cache(maxsize=10_000)
-def _chosen(profile_name: str, schedule: str, problem: Attention, sizes: tuple) -> Tiles:
+def _chosen(profile_name: str, schedule: str, problem: Attention, sizes: tuple[Any, ...]) -> Tiles:
     """Points that differ in order or engine only share their choice."""
     br, bc, stages, splits, page, kv_order = sizes
     return blocks.choose_tiles(schedule, problem, _profiles[profile_name], br, bc, stages,
                                splits=splits, page=page, kv_order=kv_order)
 
 
-def flat(found: dict, prefix: str = "") -> dict:
+def flat(found: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """What ``traffic`` gives as one level of names, such as ``sm_read_bytes``; bytes by tensor
     as JSON text.
 
     >>> flat({"tiles": {"br": 64}, "sm": {"read_bytes": 5}, "dram": None})
     {'br': 64, 'sm_read_bytes': 5}
     """
-    cells = {}
+    cells: dict[str, Any] = {}
     for name, value in found.items():
         if isinstance(value, dict) and name != "by_tensor":
             cells |= flat(value, prefix if name in _UNPREFIXED else f"{prefix}{name}_")

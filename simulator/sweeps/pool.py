@@ -5,6 +5,7 @@ import signal
 import threading
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import connection, get_context, parent_process
+from typing import Any
 
 
 def open_pool(jobs: int) -> Executor:
@@ -19,12 +20,12 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def _prepare():
+def _prepare() -> None:
     """Ctrl-C is the parent's to handle; when the parent is gone, whatever killed it, so are we."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow, args=(parent_process(),), daemon=True).start()
 
 
-def _follow(parent):
+def _follow(parent: Any) -> None:
     connection.wait([parent.sentinel])
     os._exit(1)

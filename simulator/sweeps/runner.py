@@ -6,6 +6,7 @@ from concurrent.futures import FIRST_COMPLETED, Executor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .. import jit
 from ..errors import InputError
@@ -43,7 +44,7 @@ def run(spec: Spec, folder: Path, *, jobs: int = 1, executor: Executor | None = 
                 for gpu, profile in spec.profiles.items()}
     with Store(folder) as store:
         known = store.keys()
-        wanted: dict[str, dict | None] = {}
+        wanted: dict[str, dict[str, Any] | None] = {}
         for values in spec.points():
             name = points.key(values, profiles[values["gpu"]][0])
             wanted.setdefault(name, None if name in known else values)
@@ -65,9 +66,10 @@ def _sweep_name(spec: Spec, keys: Iterable[str]) -> str:
     return hashlib.blake2b("\0".join([spec.text, *keys]).encode(), digest_size=16).hexdigest()
 
 
-def _tasks(missing: list[tuple[str, dict]]) -> list[list[tuple[str, dict]]]:
+def _tasks(missing: list[tuple[str, dict[str, Any]]]) -> list[list[tuple[str, dict[str, Any]]]]:
     """Neighbours in the spec together, so many that a task is worth sending."""
-    tasks, room = [], 0.0
+    tasks: list[list[tuple[str, dict[str, Any]]]] = []
+    room = 0.0
     for name, values in missing:
         weight = 1 / _points_of_a_task(values)
         if room < weight / 2:
@@ -78,14 +80,15 @@ def _tasks(missing: list[tuple[str, dict]]) -> list[list[tuple[str, dict]]]:
     return tasks
 
 
-def _points_of_a_task(values: dict) -> int:
+def _points_of_a_task(values: dict[str, Any]) -> int:
     if values["engine"] != "scratchpad":
         return L2_POINTS
     chosen = None in (values["br"], values["bc"])
     return CHOSEN_POINTS if chosen or values["times"] else PLAIN_POINTS
 
 
-def _rows(tasks, profiles, jobs: int, executor: Executor | None) -> Iterator[list[dict]]:
+def _rows(tasks: list[Any], profiles: dict[str, Any], jobs: int,
+          executor: Executor | None) -> Iterator[list[dict[str, Any]]]:
     """The rows of each task, in the order in which they are ready."""
     if executor is not None:
         yield from _on(executor, TASKS_AHEAD * jobs, dict(enumerate(tasks)), profiles)
@@ -96,7 +99,8 @@ def _rows(tasks, profiles, jobs: int, executor: Executor | None) -> Iterator[lis
             yield points.compute(task, profiles)[1]
 
 
-def _on_processes(jobs: int, tasks, profiles) -> Iterator[list[dict]]:
+def _on_processes(jobs: int, tasks: list[Any],
+                  profiles: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
     """On a pool of processes, which is opened again when a process dies."""
     left, crashes = dict(enumerate(tasks)), 0
     while left:
@@ -114,11 +118,12 @@ def _on_processes(jobs: int, tasks, profiles) -> Iterator[list[dict]]:
                 raise
 
 
-def _on(executor: Executor, ahead: int, left: dict, profiles) -> Iterator[list[dict]]:
+def _on(executor: Executor, ahead: int, left: dict[int, Any],
+        profiles: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
     """Tasks of ``left`` (number to task) on an executor; each leaves it as its rows are given."""
     waiting, running = iter(list(left.items())), {}
 
-    def submit_up_to(most):
+    def submit_up_to(most: int) -> None:
         for number, task in waiting:
             running[executor.submit(points.compute, task, _needed(task, profiles))] = number
             if len(running) >= most:
@@ -137,7 +142,7 @@ def _on(executor: Executor, ahead: int, left: dict, profiles) -> Iterator[list[d
         submit_up_to(ahead)
 
 
-def _needed(task, profiles: dict) -> dict:
+def _needed(task: Any, profiles: dict[str, Any]) -> dict[str, Any]:
     return {values["gpu"]: profiles[values["gpu"]] for _, values in task}
 
 

@@ -6,12 +6,12 @@ default. Names are those of the command line: a GPU is a name or a file, and fil
 too, are relative to the spec.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Annotated, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, create_model
 
@@ -34,17 +34,19 @@ SHAPE_FIELDS = {"direction": "pass"}  # where the command line has another name 
 TILES = ("br", "bc", "stages", "splits", "page", "kv_order")
 
 
-def _shape_type(name: str, hint):
+def _shape_type(name: str, hint: type, default: object) -> Any:
     """The spec's type of a field of Attention: numbers, true or false, or text that it takes."""
+    if default is None:
+        return Whole | None
     if hint is not str:
-        return {int: Whole, bool: bool}.get(hint, Whole | None)
+        return {int: Whole, bool: bool}[hint]
 
     def check(value: str, info: ValidationInfo) -> str:
         file = file_of(value) if name == "mask" else None
         if file is None:  # what a file holds fits some shapes: each point says
-            Attention(**{name: value})
+            replace(Attention(), **{name: value})  # type: ignore[arg-type]
             return value
-        local = info.context["folder"] / file
+        local = _context(info)["folder"] / file
         if not local.is_file():
             raise InputError(f"mask {value!r}: there is no file {local}")
         return value.replace(file, str(local))
@@ -52,11 +54,16 @@ def _shape_type(name: str, hint):
     return Annotated[str, AfterValidator(check)]
 
 
+def _context(info: ValidationInfo) -> dict[str, Any]:
+    """What ``read`` gives to the checks."""
+    return info.context or {}
+
+
 def _kv_order(value: str) -> str:
     return Tiles(1, 1, kv_order=value).kv_order
 
 
-def _one_of(kind: str, valid):
+def _one_of(kind: str, valid: Callable[[], Iterable[str]]) -> Any:
     """Text out of ``valid()``, with the nearest one suggested."""
     def check(value: str) -> str:
         if value not in valid():
@@ -68,17 +75,18 @@ def _one_of(kind: str, valid):
 
 def _gpu(value: str, info: ValidationInfo) -> str:
     """A GPU's name, or its file's path from here; its profile goes into the context."""
-    local = info.context["folder"] / value
+    context: Any = info.context
+    local = context["folder"] / value
     place = str(local) if value.lower().endswith((".yaml", ".yml")) else value
-    if place not in info.context["profiles"]:
+    if place not in context["profiles"]:
         try:
-            info.context["profiles"][place] = load(place)
+            context["profiles"][place] = load(place)
         except ProfileError as error:
             raise ValueError(str(error).splitlines()[0]) from None
     return place
 
 
-def _choice(value):
+def _choice(value: object) -> object:
     if isinstance(value, str) and value != CHOOSE:
         raise ValueError(f"should be a whole number or {CHOOSE}")
     return None if value == CHOOSE else value
@@ -88,10 +96,11 @@ _TILE = Annotated[Whole | None, BeforeValidator(_choice)]
 _hints = get_type_hints(Attention)
 
 # Name of a key: its type and what it is when absent.
-AXES = {
+AXES: dict[str, tuple[Any, Any]] = {
     "gpu": (Annotated[str, AfterValidator(_gpu)], "h200"),
     "schedule": (_one_of("schedule", schedules.names), "flash2"),
-    **{SHAPE_FIELDS.get(f.name, f.name): (_shape_type(f.name, _hints[f.name]), f.default)
+    **{SHAPE_FIELDS.get(f.name, f.name): (_shape_type(f.name, _hints[f.name], f.default),
+                                         f.default)
        for f in fields(Attention)},
     **{name: (_TILE, None) for name in TILES},
     "kv_order": (Annotated[str, AfterValidator(_kv_order)], "forward"),
@@ -103,16 +112,16 @@ AXES = {
 AXES["pass"] = (AXES["pass"][0], None)  # the schedule's
 
 
-def _as_list(value):
+def _as_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _values(kind):
+def _values(kind: Any) -> Any:
     return Annotated[list[kind], BeforeValidator(_as_list),
                      Field(min_length=1, max_length=MAX_VALUES)]
 
 
-Values = create_model("Values", __base__=Section, **{
+Values = create_model("Values", __base__=Section, **{  # type: ignore[call-overload]
     name: (_values(kind) | None, Field(default=None, description="a value or a list of values"))
     for name, (kind, _) in AXES.items()
 })
@@ -123,7 +132,7 @@ class _Document(Section):
 
     title: Annotated[str, Field(max_length=200)] = Field(default="", description="text")
     common: Values = Field(default=Values(), description="values for every point")
-    grid: Values = Field(default=None, description="mapping: lists to combine")
+    grid: Values | None = Field(default=None, description="mapping: lists to combine")
     points: list[Values] = Field(default=[], description="list of mappings: points one by one")
 
 
@@ -135,7 +144,7 @@ class Spec:
     """
 
     title: str
-    entries: tuple[dict[str, list], ...]
+    entries: tuple[dict[str, list[Any]], ...]
     profiles: dict[str, Profile]
     text: str
 
@@ -144,14 +153,14 @@ class Spec:
         """Points, repeated ones included."""
         return sum(prod(map(len, entry.values())) for entry in self.entries)
 
-    def points(self) -> Iterator[dict]:
+    def points(self) -> Iterator[dict[str, Any]]:
         """Each point as names and values: entry by entry, the GPU slowest, the engine fastest."""
         for entry in self.entries:
             for values in product(*entry.values()):
                 yield dict(zip(entry, values, strict=True))
 
 
-def read(source: str | Path | Mapping) -> Spec:
+def read(source: str | Path | Mapping[str, Any]) -> Spec:
     """The Spec of a YAML file or of a mapping like one.
 
     Raises InputError: all mistakes of the file at once, with lines, values and remedies; or more
@@ -160,7 +169,7 @@ def read(source: str | Path | Mapping) -> Spec:
     >>> read({"grid": {"seq": [1024, 2048], "br": [64, 128]}}).count
     4
     """
-    context = {"folder": Path(), "profiles": {}}
+    context: dict[str, Any] = {"folder": Path(), "profiles": {}}
     if isinstance(source, Mapping):
         name, text = "sweep", repr(dict(source))
         found = mistakes.validated(_Document, Document(_plain(source)), name, InputError, context)
@@ -180,7 +189,7 @@ def read(source: str | Path | Mapping) -> Spec:
     return spec
 
 
-def _plain(value):
+def _plain(value: Any) -> Any:
     """Tuples, ranges and arrays as lists, as YAML would have them."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
@@ -189,14 +198,14 @@ def _plain(value):
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _entries(found: _Document) -> Iterator[dict[str, list]]:
+def _entries(found: _Document) -> Iterator[dict[str, list[Any]]]:
     """What each part of the file combines, with common values and defaults filled in."""
     defaults = {name: [default] for name, (_, default) in AXES.items()}
     for part in [*([found.grid] if found.grid is not None else []), *found.points]:
         yield defaults | _given(found.common) | _given(part)
 
 
-def _given(values: Values) -> dict[str, list]:
+def _given(values: Values) -> dict[str, list[Any]]:
     return {name: value for name, value in values if value is not None}
 
 

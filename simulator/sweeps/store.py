@@ -13,9 +13,10 @@ rows; SQLite rolls back what was half written. A row is inserted once and never 
 import json
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ..errors import InputError
 
@@ -47,7 +48,7 @@ def quoted(name: str) -> str:
 
 
 @contextmanager
-def _told(path: Path):
+def _told(path: Path) -> Iterator[None]:
     """SQLite's errors as one line about the file."""
     try:
         yield
@@ -57,7 +58,7 @@ def _told(path: Path):
         raise InputError(f"{path} is not the file of a sweep, or is damaged: {error}") from error
 
 
-def _check_is_ours(connection: sqlite3.Connection, path: Path):
+def _check_is_ours(connection: sqlite3.Connection, path: Path) -> None:
     ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
     if not ours:
         raise InputError(f"{path} is not the file of a sweep")
@@ -74,7 +75,7 @@ class Store:
     when it cannot be written (no room, no permission).
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
         self._lock = _locked(folder)
         with _told(self.path):
@@ -87,13 +88,13 @@ class Store:
             self._file.execute("COMMIT")
             _check_is_ours(self._file, self.path)
             self._columns = [c[1] for c in self._file.execute("PRAGMA table_info(results)")]
-        self._waiting: list[tuple[tuple[str, ...], tuple]] = []
+        self._waiting: list[tuple[tuple[str, ...], tuple[Any, ...]]] = []
         self._committed = time.monotonic()
 
-    def __enter__(self):
+    def __enter__(self) -> "Store":
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             self.commit()
         finally:
@@ -108,9 +109,10 @@ class Store:
     def refused(self) -> int:
         """Points of the present sweep that cannot be run."""
         with _told(self.path):
-            return self._file.execute("SELECT count(why_not) FROM points").fetchone()[0]
+            return int(self._file.execute("SELECT count(why_not) FROM points").fetchone()[0])
 
-    def begin(self, sweep: str, spec, code: str, profiles: dict, keys: Iterable[str]):
+    def begin(self, sweep: str, spec: Any, code: str, profiles: dict[str, Any],
+              keys: Iterable[str]) -> None:
         """Make a sweep the one that ``points`` shows, and record what it is.
 
         ``profiles`` maps hashes to Profiles; ``keys`` are the sweep's points in order.
@@ -130,15 +132,15 @@ class Store:
             self._file.executemany("INSERT OR IGNORE INTO members VALUES (?, ?, ?)",
                                    ((sweep, place, key) for place, key in enumerate(keys)))
 
-    def add(self, rows: Iterable[dict]):
+    def add(self, rows: Iterable[dict[str, Any]]) -> None:
         """Keep rows; they are on disk at the latest a second later, or after ``commit``."""
         self._waiting += [(tuple(row), tuple(row.values())) for row in rows]
         if time.monotonic() - self._committed > COMMIT_SECONDS:
             self.commit()
 
-    def commit(self):
+    def commit(self) -> None:
         """Put what waits on disk, all of it or nothing."""
-        by_columns: dict = {}
+        by_columns: dict[tuple[str, ...], Any] = {}
         for columns, values in self._waiting:
             by_columns.setdefault(columns, []).append(values)
         self._waiting, self._committed = [], time.monotonic()
@@ -151,7 +153,7 @@ class Store:
                 self._file.executemany(f"INSERT INTO results ({names}) VALUES ({marks})", rows)
 
     @contextmanager
-    def _transaction(self):
+    def _transaction(self) -> Iterator[None]:
         self._file.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -161,7 +163,7 @@ class Store:
                 self._file.execute("ROLLBACK")
             raise
 
-    def _add_columns(self, columns: Iterable[str]):
+    def _add_columns(self, columns: Iterable[str]) -> None:
         for name in columns:
             if name not in self._columns:
                 self._file.execute(f"ALTER TABLE results ADD COLUMN {quoted(name)}")

@@ -1,18 +1,21 @@
 """What a sweep has kept: rows, filtered and pivoted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 from ..errors import InputError, unknown_name
 from . import where as filters
 from .points import INPUTS
 from .store import read_only
 
-AGGREGATES = {"min": min, "max": max, "mean": mean, "median": median, "sum": sum}
+AGGREGATES: dict[str, Callable[[Any], Any]] = {
+    "min": min, "max": max, "mean": mean, "median": median, "sum": sum}
 
 
-def rows(folder: str | Path, where: str | None = None, everything: bool = False) -> list[dict]:
+def rows(folder: str | Path, where: str | None = None,
+         everything: bool = False) -> list[dict[str, Any]]:
     """The rows of the sweep that ran last in ``folder``, in the order of its spec.
 
     ``where`` filters them (see where.py); ``everything``: those of earlier specs and code too.
@@ -30,8 +33,8 @@ def rows(folder: str | Path, where: str | None = None, everything: bool = False)
         connection.close()
 
 
-def pivot(found: list[dict], down: Sequence[str], across: Sequence[str], value: str,
-          aggregate: str | None = None) -> list[dict]:
+def pivot(found: list[dict[str, Any]], down: Sequence[str], across: Sequence[str], value: str,
+          aggregate: str | None = None) -> list[dict[str, Any]]:
     """A row for each combination of the columns ``down``, with a cell of ``value`` for each of
     those ``across``: numbers in their order, texts as they come, None where there is no row.
 
@@ -45,7 +48,7 @@ def pivot(found: list[dict], down: Sequence[str], across: Sequence[str], value: 
     require_columns(found, [*down, *across, value])
     if aggregate is not None and aggregate not in AGGREGATES:
         raise unknown_name("aggregate", aggregate, AGGREGATES)
-    cells: dict[tuple, list[dict]] = {}
+    cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     lines, columns = _places(found, down), _places(found, across)
     for row in found:
         cells.setdefault((_place(row, down), _place(row, across)), []).append(row)
@@ -58,11 +61,11 @@ def pivot(found: list[dict], down: Sequence[str], across: Sequence[str], value: 
     ]
 
 
-def _place(row: dict, names: Sequence[str]) -> tuple:
+def _place(row: dict[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
     return tuple(row[name] for name in names)
 
 
-def _places(found: list[dict], names: Sequence[str]) -> list[tuple]:
+def _places(found: list[dict[str, Any]], names: Sequence[str]) -> list[tuple[Any, ...]]:
     """The combinations of these columns: numbers in their order, texts as they come."""
     ranks = []
     for name in names:
@@ -75,7 +78,7 @@ def _places(found: list[dict], names: Sequence[str]) -> list[tuple]:
         rank[value] for rank, value in zip(ranks, place, strict=True)])
 
 
-def _cell(found: list[dict], fixed: list[str], value: str, aggregate: str | None):
+def _cell(found: list[dict[str, Any]], fixed: list[str], value: str, aggregate: str | None) -> Any:
     if aggregate is None and len(found) > 1:
         raise InputError(_ambiguous(found, fixed))
     values = [row[value] for row in found if row[value] is not None]
@@ -87,7 +90,7 @@ def _cell(found: list[dict], fixed: list[str], value: str, aggregate: str | None
         raise InputError(f"{value} holds text: it has no {aggregate}") from None
 
 
-def _ambiguous(found: list[dict], fixed: list[str]) -> str:
+def _ambiguous(found: list[dict[str, Any]], fixed: list[str]) -> str:
     place = ", ".join(f"{name} {found[0][name]}" for name in fixed)
     differ = [name for name in (*INPUTS, "chosen")
               if name in found[0] and len({row[name] for row in found}) > 1]
@@ -95,7 +98,7 @@ def _ambiguous(found: list[dict], fixed: list[str]) -> str:
             "filter them, give them rows or columns, or aggregate them")
 
 
-def require_columns(found: list[dict], names: Sequence[str]):
+def require_columns(found: list[dict[str, Any]], names: Sequence[str]) -> None:
     """Raise InputError for the first name that is no column, with the nearest one."""
     columns = found[0] if found else ()
     for name in names:

@@ -11,7 +11,9 @@ A word that is a column's name is that column (``br = bc``), any other is text (
 """
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..errors import InputError, unknown_name
 from .store import quoted
@@ -28,7 +30,7 @@ _COMPARISONS = {"=": "=", "==": "=", "!=": "<>", "<>": "<>", "<": "<", "<=": "<=
                 ">=": ">="}
 
 
-def sql(text: str, columns) -> tuple[str, list]:
+def sql(text: str, columns: Iterable[str]) -> tuple[str, list[Any]]:
     """The condition as SQL over ``columns`` (names), with ? for each value, and the values.
 
     Raises InputError, which says where the text cannot be read, or the nearest column.
@@ -52,7 +54,8 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         match = _TOKEN.match(text, place)
         if not match:
             raise InputError(f"filter {text!r}: cannot read {text[place:].strip()[:20]!r}")
-        found.append((match.lastgroup, match[match.lastgroup]))
+        kind = str(match.lastgroup)
+        found.append((kind, match[kind]))
         place = match.end()
     return found
 
@@ -61,7 +64,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 class _Parser:
     tokens: list[tuple[str, str]]
     columns: tuple[str, ...]
-    values: list = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
     at: int = 0
     depth: int = 0
 
@@ -85,7 +88,7 @@ class _Parser:
             return self.tokens[self.at - 1][1].lower()
         return None
 
-    def need(self, *texts: str):
+    def need(self, *texts: str) -> None:
         if not self.take(*texts):
             raise self.unexpected(" or ".join(map(repr, texts)))
 
@@ -95,7 +98,7 @@ class _Parser:
     def both(self) -> str:
         return self.joined(self.condition, "and")
 
-    def joined(self, part, word: str) -> str:
+    def joined(self, part: Callable[[], str], word: str) -> str:
         parts = [part()]
         while self.take(word):
             parts.append(part())
@@ -159,4 +162,5 @@ def _number(text: str) -> int | float:
     return float(text.replace("_", ""))
 
 
-_VALUES = {"number": _number, "quoted": lambda text: text[1:-1], "word": str}
+_VALUES: dict[str, Callable[[str], object]] = {
+    "number": _number, "quoted": lambda text: text[1:-1], "word": str}
