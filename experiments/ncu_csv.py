@@ -148,9 +148,11 @@ def _row_reader(columns: list[str], delimiter: str, quoted: bool):
     """A function from a line to its cells; lines that are no rows of this table give none."""
     columns = [name.strip() for name in columns]
     place = {name: number for number, name in enumerate(columns)}
-    if "Kernel Name" not in place:
-        raise InputError(f"the table has no column 'Kernel Name'; export with: {HOW_TO_EXPORT}")
     details = "Metric Name" in place
+    needed = ("Process ID", "Kernel Name", *(("Metric Unit", "Metric Value") if details else ()))
+    for name in needed:
+        if name not in place:
+            raise InputError(f"the table has no column {name!r}; export with: {HOW_TO_EXPORT}")
     metric_columns = [n for n, name in enumerate(columns) if "__" in name]
     units = [""] * len(columns)
 

@@ -196,3 +196,9 @@ def test_with_stderr_closed_stdout_stays_for_the_answer(monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr", None)
     assert main(["gpus", "nope"]) == 2
     assert capsys.readouterr().out == ""
+
+
+def test_a_files_own_text_in_a_message_cannot_move_the_cursor(tmp_path, capsys):
+    path = tmp_path / "times.csv"
+    path.write_text("\x1b[2Jheads,ms\n1,2\n", encoding="utf-8")
+    assert "it has ?[2jheads, ms" in refused(capsys, "verify", "--times", path)

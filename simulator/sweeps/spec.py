@@ -39,7 +39,7 @@ def _shape_type(name: str, hint: type, default: object) -> Any:
     if default is None:
         return Whole | None
     if hint is not str:
-        return {int: Whole, bool: bool}[hint]
+        return {int: Whole, bool: bool, float: float}[hint]
 
     def check(value: str, info: ValidationInfo) -> str:
         file = file_of(value) if name == "mask" else None
