@@ -27,7 +27,8 @@ DIMS = {  # head_dim, value_dim; a kernel is compiled for each
     "fp16": ((64, 64), (128, 128), (256, 256), (48, 80)),
     "bf16": ((128, 128), (48, 80)),
 }
-LONGEST_Q, LONGEST_KV, LONGEST_WINDOW = 1024, 2048, 300
+LONGEST_Q, LONGEST_WINDOW = 1024, 300
+LONGEST_KV = 1536  # flash1_mma rounds O once a column block: at most 32 times here (see its source)
 KINDS = {  # Q = scale · normal + offset, K = normal + offset
     "normal": (1, 0),
     "large logits": (16, 0),

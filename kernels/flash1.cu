@@ -2,8 +2,12 @@
 //
 // One thread block for each (batch, head). The outer loop loads K and V of a column block once;
 // the inner loop walks the row blocks that see it, and for each loads Q, O, m and l, brings them
-// up to date and stores O (normalised), m and l again. The first visit of a row block starts from
-// O = 0, m = −∞, l = 0 without reading them.
+// up to date and stores O (normalised, in the inputs' dtype), m and l again. The first visit of a
+// row block starts from O = 0, m = −∞, l = 0 without reading them.
+//
+// Expected: what flash2.cu reaches on as many SMs as there are heads, less what O costs.
+// Measured on an H200, fp16, full: 128 heads of n 2048, d 64 23 TFLOP/s; 64 heads of n 4096, d 128,
+// which leave 68 of 132 SMs idle, 11.
 #include "common.cuh"
 
 constexpr int RM = BR / 16, CN = BC / 16, DM = VALUE_DIM / 16;

@@ -19,8 +19,8 @@
 // products:              d 64 full  causal  d 128 full  causal
 //   this kernel                280     260         300     274
 //   over PyTorch              1.09    1.23        1.08    1.14
-// At d 128, full, the counters have shared memory busy 71% of the time and the tensor cores 50%: two
-// warps a scheduler hide no more.
+// At d 128, full, the counters have shared memory busy 71% of the time and the tensor cores 50%:
+// two warps a scheduler hide no more.
 #include "backward.cuh"
 #include "mma.cuh"
 

@@ -19,6 +19,8 @@
 //   over cuDNN            1.19    1.14        1.09    1.18        1.25    1.18
 //   n 1024                 429     312         567     429         584     424
 //   over cuDNN            1.09    0.98        1.09    1.15        1.14    1.09
+// Over flash2_mma in one run, n 512 to 4096, full and causal: d 64 1.3–1.6, d 128 1.6–1.9, d 256
+// 1.7–2.4.
 // Where the rest goes (Nsight Compute, n 4096, d 128, full, one launch at 691 TFLOP/s): the tensor
 // cores are busy 78% of the cycles, at 1.64 GHz, where power holds the clock (1.98 GHz without);
 // exp2 takes 40% of its unit, 34% of the issue slots are used.

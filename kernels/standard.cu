@@ -4,6 +4,10 @@
 // softmax: P = softmax(S) under the mask, one thread block a row. A row that fits in ROW_BYTES of
 //          shared memory is read once, a longer one twice.
 // output:  O = P V, one thread block a tile of BR × BN, in steps of BK along the keys.
+//
+// Expected: the products at flash2.cu's rate, and the softmax waits for memory. Masked scores are
+// computed all the same: a causal mask saves nothing.
+// Measured on an H200, fp16, 64 heads of n 4096, d 128: 21 TFLOP/s, causal 11; 8 heads 26.
 #include "common.cuh"
 
 constexpr int RM = BR / 16, CN = BC / 16;
