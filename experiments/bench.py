@@ -33,13 +33,14 @@ OURS = {"forward": ("flash2_wgmma", "flash2_mma", "flash1_mma", "standard_mma"),
 WITHOUT_TENSOR_CORES = {"forward": ("flash2", "flash1", "standard"),
                         "backward": ("flash2_backward_fma",)}
 LADDER_SEQ = 4096  # where those take part
+SAVES = "flash2_mma"  # what a backward pass reads
 PEERS = {"torch flash": "FLASH_ATTENTION", "torch cudnn": "CUDNN_ATTENTION",
          "torch efficient": "EFFICIENT_ATTENTION", "torch math": "MATH"}
 LIBRARY = "cuBLAS + softmax"
 STORES_SCORES = ("standard", "standard_mma", "torch math", LIBRARY)
 ROUNDS, LEAST_ROUNDS, WARM_UP = 7, 3, 2
 ENOUGH_SECONDS = 0.3  # of samples: who has spent them takes part in LEAST_ROUNDS
-BATCH_SECONDS = 0.01  # of back-to-back launches in one sample
+BATCH_SECONDS = 0.008  # of back-to-back launches in one sample
 SCORES_BYTES = 1 << 32  # most that those who store them are asked for
 
 
@@ -69,8 +70,8 @@ def measure(problems, partial, report) -> list[dict]:
 
     runner.require_gpu()
     missing = [problem for problem in problems if _key(problem) not in partial]
-    build_ahead([(name, problem, tiles, "row", False) for problem in missing
-                 for name in ours(problem) for tiles in _tiles(name, problem)], report)
+    build_ahead([build for problem in missing for build in _builds(problem)], report,
+                meanwhile=lambda: missing and _inputs(missing[0]))
     report.start("timing", len(missing))
     for number, problem in enumerate(missing):
         report.step(number, f"{problem.seq} d{problem.head_dim} {problem.mask}")
@@ -79,6 +80,15 @@ def measure(problems, partial, report) -> list[dict]:
                                     "contenders": contenders})
     report.end()
     return [partial[_key(problem)] for problem in problems]
+
+
+def _builds(problem: Attention) -> list[tuple]:
+    """What ahead.build_ahead builds."""
+    builds = [(name, problem, tiles) for name in ours(problem) for tiles in _tiles(name, problem)]
+    if problem.direction == "backward":
+        forward = replace(problem, direction="forward")
+        builds.append((SAVES, forward, _tiles(SAVES, forward)[0]))
+    return [(*build, "row", False) for build in builds]
 
 
 def _key(problem: Attention) -> str:
@@ -172,8 +182,8 @@ def _saved(problem: Attention, inputs: dict) -> dict:
     """O and LSE of a forward pass, and a dO."""
     from ..kernels import runner
 
-    kernel, forward = kernels.get("flash2_mma"), replace(problem, direction="forward")
-    saved = runner.run(kernel, forward, kernel.tile_choices(forward)[0],
+    forward = replace(problem, direction="forward")
+    saved = runner.run(kernels.get(SAVES), forward, _tiles(SAVES, forward)[0],
                        *(inputs[x] for x in "QKV")).outputs
     return saved | {"dO": inputs["dO"]}
 

@@ -29,7 +29,7 @@ def races(monkeypatch):
     monkeypatch.setattr(bench, "_race", race)
     monkeypatch.setattr(bench, "_clock_mhz", lambda: 1980)
     monkeypatch.setattr(runner, "require_gpu", lambda: None)
-    monkeypatch.setattr(ahead, "build_ahead", lambda builds, report: None)
+    monkeypatch.setattr(ahead, "build_ahead", lambda builds, report, meanwhile: None)
     return raced
 
 
