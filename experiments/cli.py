@@ -14,6 +14,7 @@ from pathlib import Path
 from ..hwprofiles import ProfileError
 from ..kernels.errors import Unavailable
 from ..simulator.errors import InputError
+from .progress import Heartbeat
 
 DONE, BAD_INPUT, UNAVAILABLE = 0, 2, 3  # 1 is a command's own answer
 
@@ -68,7 +69,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         try:
             args = parser().parse_args(argv)
-            return args.run(args) or DONE
+            with Heartbeat(args.command):
+                return args.run(args) or DONE
         finally:
             sys.stdout.flush()  # here, where what goes wrong has a message
     except InputError as error:

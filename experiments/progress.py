@@ -1,14 +1,19 @@
 """How far long work is, for people at a terminal."""
 
+import sys
+import threading
 import time
 
 BAR_CHARS = 24
 BAR_SECONDS = 0.2  # from one drawing of the bar to the next
 PATIENCE_SECONDS = 2  # that work takes before its share is said
+BEAT_SECONDS = 0.5
 
 
 class Progress:
     """A line that says how far a stage is and how long it will take, on a terminal only."""
+
+    drawn_at = 0.0  # when any of them last drew its line
 
     def __init__(self, stream):
         self.stream, self.shown = stream, stream.isatty()
@@ -25,8 +30,7 @@ class Progress:
             return
         spent = time.monotonic() - self.began
         left = f", about {spent / number * (self.total - number):.0f} s left" if number else ""
-        text = f"{self.stage}: {number + 1} of {self.total}{left}: {point}"
-        print(f"\r\033[K{text[:110]}", end="", file=self.stream, flush=True)
+        self._draw(f"{self.stage}: {number + 1} of {self.total}{left}: {point}")
 
     def done(self, number: int) -> None:
         """``number`` points are done, many a second: a bar with their rate and the time left."""
@@ -40,6 +44,10 @@ class Progress:
         if number:
             rate = number / spent
             text += f", {rate:.3g} a second, {_duration((self.total - number) / rate)} left"
+        self._draw(text)
+
+    def _draw(self, text: str) -> None:
+        Progress.drawn_at = time.monotonic()
         print(f"\r\033[K{text[:110]}", end="", file=self.stream, flush=True)
 
     def share(self, done: float) -> None:
@@ -56,6 +64,56 @@ class Progress:
         """Clear the line."""
         if self.shown:
             print("\r\033[K", end="", file=self.stream, flush=True)
+
+
+class Heartbeat:
+    """Says on a terminal that a command is at work, when neither it nor its Progress has said
+    anything for PATIENCE_SECONDS. The line goes when the command prints its answer."""
+
+    def __init__(self, command: str):
+        self.command, self.stream, self.stdout = command, sys.stderr, sys.stdout
+        self._stopped, self._thread = threading.Event(), None
+        self._answer = _Answer(self)  # kept: print() may still hold it when it is replaced
+
+    def __enter__(self):
+        if self.stream.isatty():
+            sys.stdout = self._answer
+            self._thread = threading.Thread(target=self._beat, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def stop(self) -> None:
+        """No more of it; its line is cleared."""
+        if self._thread is None or self._stopped.is_set():
+            return
+        self._stopped.set()
+        self._thread.join()
+        sys.stdout = self.stdout
+
+    def _beat(self):
+        began, line = time.monotonic(), False
+        while not self._stopped.wait(BEAT_SECONDS):
+            now = time.monotonic()
+            if now - max(began, Progress.drawn_at) > PATIENCE_SECONDS:
+                print(f"\r\033[Khbmeter {self.command}: at work for {_duration(now - began)}\r",
+                      end="", file=self.stream, flush=True)
+                line = True
+        if line:
+            print("\033[K", end="", file=self.stream, flush=True)
+
+
+class _Answer:
+    """Standard output that stops a Heartbeat when something is written to it."""
+
+    def __init__(self, heartbeat: Heartbeat):
+        self._heartbeat = heartbeat
+
+    def __getattr__(self, name):
+        self._heartbeat.stop()
+        return getattr(self._heartbeat.stdout, name)
 
 
 def _duration(seconds: float) -> str:
