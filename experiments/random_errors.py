@@ -33,7 +33,7 @@ KINDS = {  # Q = scale · normal + offset, K = normal + offset
     "normal": (1, 0),
     "large logits": (16, 0),
     "huge logits": (256, 0),
-    "common offset": (1, 2),
+    "common offset": (1, 1),
     "equal weights": (0, 0),
 }
 UNKNOWN_TO_FP32 = "huge logits"  # a logit of 1,000 has an error of 1e-4 in fp32
