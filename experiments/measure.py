@@ -18,6 +18,7 @@ from .progress import Progress
 
 SAMPLES = 10
 WARM_UP = 3
+AT_ONCE = 30  # points of one run of ncu, whose counters are kept when it ends
 CHILD = f"{__package__}.profile_child"
 NOTES = {
     "clocks": "left alone; times are CUDA event times of all launches of a call, caches warm",
@@ -166,25 +167,30 @@ def _errors(outputs: dict, expected: dict) -> dict:
 
 
 def _count_all(path: str, points, repeat: int, partial: records.Partial, report) -> None:
-    """One run of all points under ncu, unless an earlier run has its counters."""
+    """Every point under ncu, unless an earlier run has its counters."""
     part = f"counters {repeat}"
     missing = [point for point in points if _key(point, part) not in partial]
-    if not missing:
-        return
-    report.start(f"counters, repeat {repeat + 1}", len(missing))
+    if missing:
+        report.start(f"counters, repeat {repeat + 1}", len(missing))
+    for first in range(0, len(missing), AT_ONCE):
+        _count(path, missing[first:first + AT_ONCE], first, part, partial, report)
+
+
+def _count(path: str, points, first: int, part: str, partial: records.Partial, report) -> None:
+    """One run of ncu over some points, the missing ones from number ``first`` on."""
 
     def on_line(line: str) -> None:
         if line.startswith(PROGRESS):
             number = int(line.removeprefix(PROGRESS))
-            report.step(number, missing[number])
+            report.step(first + number, points[number])
 
     with tempfile.TemporaryDirectory(prefix="hbmeter-") as folder:
         spec = Path(folder) / "points.json"
-        spec.write_text(json.dumps([point.document for point in missing]), encoding="utf-8")
+        spec.write_text(json.dumps([point.document for point in points]), encoding="utf-8")
         answer = ncu.profile(path, CHILD, [str(spec)], on_line=on_line)
     if answer.dropped:
         report.note(f"this GPU does not have {', '.join(answer.dropped)}")
-    for point, launches in zip(missing, by_point(missing, answer.launches), strict=True):
+    for point, launches in zip(points, by_point(points, answer.launches), strict=True):
         partial.put(_key(point, part), [
             {"kernel": launch.function, "metrics": ncu.asked_for(launch.metrics)}
             for launch in launches

@@ -269,6 +269,26 @@ def test_command_measures_prints_and_keeps(fake_gpu, capsys):
     assert code == 0 and again.splitlines()[1:] == out.splitlines()[1:]
 
 
+def test_counters_are_kept_part_by_part(fake_gpu, capsys, monkeypatch):
+    """Of three points two at a time, the second run of ncu is denied: a later command asks for the
+    last point alone."""
+    asked, profile = [], ncu.profile
+
+    def denied_once(path, module, arguments, **how):
+        asked.append(len(json.loads(Path(arguments[0]).read_text(encoding="utf-8"))))
+        if len(asked) == 2:
+            raise Unavailable("counters are not permitted")
+        return profile(path, module, arguments, **how)
+
+    monkeypatch.setattr(measure, "AT_ONCE", 2)
+    monkeypatch.setattr(ncu, "profile", denied_once)
+    path = fake_gpu / "r.json"
+    code, out, _ = run(capsys, "--out", path, "--repeats", 1)
+    assert code == 3 and "3 points, 2 with hardware counters" in out
+    code, out, _ = run(capsys, "--out", path, "--repeats", 1)
+    assert code == 0 and asked == [2, 1, 1] and "3 points, 3 with hardware counters" in out
+
+
 def test_only_some_points_of_the_grid(fake_gpu, capsys):
     every = [str(point) for point in POINTS]
     assert grid.having(POINTS, ["flash"]) and len(every) == 3
