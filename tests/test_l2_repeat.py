@@ -125,8 +125,21 @@ def test_what_is_stored_in_parts_of_sectors_does_not_leave_as_often_as_it_is_wri
     assert max(map(abs, differences(fast, full))) <= BOUND
 
 
-def test_heads_that_share_the_l2_are_all_simulated():
-    count = simulate("standard", replace(SHAPE, batch=1, seq=512), order="head")
+@pytest.mark.parametrize("order", ["head", "longest"])
+@pytest.mark.parametrize("seq", [4096, 4090])  # the last row of blocks ragged
+def test_waves_of_heads_side_by_side_repeat(order, seq):
+    shape = Attention(1, 24, seq, 64)
+    fast, full = (simulate("flash2", shape, order=order, skip_repeats=skip)
+                  for skip in (True, False))
+    assert fast.blocks_simulated < fast.blocks / 2
+    assert max(map(abs, differences(fast, full))) <= 0.001
+    assert fast.sectors_read == full.sectors_read
+
+
+def test_heads_side_by_side_that_drift_apart_are_all_simulated():
+    """K and V of all heads just do not fit, and each wave reads a little more than the last."""
+    count = simulate("flash2", Attention(1, 8, 4096, 64), small_gpu(l2_bytes=8 << 20),
+                     order="head", blocks_per_sm=2)
     assert count.blocks_simulated == count.blocks
 
 

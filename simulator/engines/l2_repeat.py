@@ -1,12 +1,14 @@
 """Simulate what repeats once: groups of thread blocks that move what those before them moved.
 
-The blocks of a phase are issued in groups: whole heads, or runs of row blocks, and sectors are
-counted by the group of the block that moves them. When the last groups have moved what those a
-period before them did over the DRAM boundary (TOLERANCE), blocks yet to come are like those of the
-period, and more than TURNOVER L2s have passed, so that nothing older is left in the cache, the
-phase goes on at a later group, and those between count as the last period did. Blocks in flight
-and the cache stay as they are: to them a later head is the next head. The last wave is always
-simulated. Sectors of tensors that are stored once leave as often as they are written.
+The blocks of a phase are issued in groups: whole heads, runs of row blocks, or waves where the head
+index runs fastest, and sectors are counted by the group of the block that moves them. When the last
+groups have moved what those a period before them did over the DRAM boundary (TOLERANCE), blocks yet
+to come are like those of the period, and more than TURNOVER L2s have passed, so that nothing older
+is left in the cache, the phase goes on at a later group, and those between count as the last period
+did. Blocks in flight and the cache stay as they are: to them a later head is the next head. The
+last wave is always simulated. Sectors of tensors that are stored once leave as often as they are
+written. Heads one after the other repeat under every mask, waves of heads side by side only where
+all blocks do the same work: under a causal mask each wave reads more than the last.
 
 Nothing here knows the cache or the clock: only counts, and which blocks are in flight.
 """
@@ -16,12 +18,15 @@ from math import gcd
 
 import numpy as np
 
-from ..grid_order import ROW
+from ..grid_order import LONGEST, ROW
 from ..jit import njit
 from ..tape import Kind
 from .l2_counts import COLUMNS, FETCHED, FILLED, SECTOR_BYTES, WRITTEN, WRITTEN_BACK
 
 TOLERANCE = 0.005  # of the DRAM traffic of groups: how much it may differ, all counts added
+# Where heads share the L2, and may drift apart slowly: the same, and the waves of a window, in
+# which TURNOVER L2s must pass too.
+TOLERANCE_OF_HEADS, WAVES_OF_HEADS = 0.0005, 4
 TURNOVER = 2.0  # L2 sizes of DRAM traffic in this phase before anything is skipped
 CHECKED = 3  # one over the part of a period that must have repeated
 WAVE_GAP = 1 / 16  # of a wave: _evenly
@@ -35,47 +40,65 @@ PLAN = np.dtype([(name, np.int64) for name in (
     "period",  # groups: a repeat over spans is a multiple; 0: there is one span
     "alike",  # whether all blocks of a span do the same work
     "window", "window_over_spans",  # groups: the least of a window
-    "tail",  # groups that are always simulated
+    "lead", "tail",  # groups of a span that are always simulated
+    "tolerance_ppm", "least_sectors",  # of a window's DRAM traffic
     "turnover_sectors", "skipping", "checked", "summed", "issued", "skipped", "stop")])
 ONCE, UPDATED = 1, 0  # how often a tensor's elements are stored in a phase
 
 
 def plan_phase(program, phase, gpu, blocks_per_sm: int, order: int, skipping: bool):
     """How a phase's blocks are grouped, as a PLAN record; ``phase`` is its PHASE record,
-    ``order`` as grid_order.order_number has it.
-
-    Without ``skipping`` all blocks are simulated, and in other orders than ROW.
-    """
+    ``order`` as grid_order.order_number has it. Without ``skipping`` all blocks are simulated."""
     plan = np.zeros(1, PLAN)[0]
     blocks1 = -(-int(phase["extent1"]) // int(phase["step1"]))
     per_head = -(-int(phase["extent0"]) // int(phase["step0"])) * blocks1
     heads = program.problem.head_count // int(phase["group"])
-    sharing = program.problem.group // int(phase["group"])  # heads that read the same K and V
-    slots = min(gpu.sm_count * blocks_per_sm, per_head * heads)
-    alike = blocks_alike(program, phase)
-    if order != ROW:  # heads that share the L2 drift: one group, nothing is skipped
-        span = piece = per_head * heads
-        period = 0
+    plan["total"], plan["order"], plan["skipping"] = per_head * heads, order, skipping
+    plan["slots"] = min(gpu.sm_count * blocks_per_sm, per_head * heads)
+    plan["alike"] = blocks_alike(program, phase)
+    if order == ROW:
+        sharing = program.problem.group // int(phase["group"])  # heads that read the same K and V
+        _group_heads(plan, heads, per_head, blocks1, sharing)
     else:
-        together = -(-heads // (GROUPS_MAX * sharing)) * sharing if heads > GROUPS_MAX else 1
-        span = piece = together * per_head
-        wave = -(-slots // blocks1) * blocks1
-        if alike and together == 1 and per_head >= WAVES_OF_A_HEAD * wave:
-            piece = max(wave, -(-per_head * heads // (GROUPS_MAX * blocks1)) * blocks1)
-        period = -(-span // piece) * (sharing if together == 1 else 1)
-    pieces = -(-span // piece)
-    window = max(-(-7 * slots // (8 * piece)), 1)  # about a wave
-    plan["total"], plan["slots"], plan["order"] = per_head * heads, slots, order
-    plan["span"], plan["piece"], plan["pieces"] = span, piece, pieces
-    plan["groups"] = -(-per_head * heads // span) * pieces
-    plan["period"], plan["alike"], plan["skipping"] = period, alike, skipping
-    plan["window"] = window
-    if period:
-        plan["window_over_spans"] = period * max(
-            _evenly(span * period // pieces, slots), -(-window // period))
-    plan["tail"] = -(-slots // piece) + (pieces > 1)
+        _group_waves(plan, heads, blocks1)
+    plan["pieces"] = -(-plan["span"] // plan["piece"])
+    plan["groups"] = -(-plan["total"] // plan["span"]) * plan["pieces"]
     plan["turnover_sectors"] = TURNOVER * gpu.l2.size_bytes // gpu.l2.sector_bytes
+    plan["least_sectors"] = 0 if order == ROW else plan["turnover_sectors"]
     return plan
+
+
+def _group_heads(plan, heads: int, per_head: int, blocks1: int, sharing: int) -> None:
+    """Heads one after the other: a group is a head, several where there are very many, or a wave
+    of a long one."""
+    slots = int(plan["slots"])
+    together = -(-heads // (GROUPS_MAX * sharing)) * sharing if heads > GROUPS_MAX else 1
+    span = piece = together * per_head
+    wave = -(-slots // blocks1) * blocks1
+    if plan["alike"] and together == 1 and per_head >= WAVES_OF_A_HEAD * wave:
+        piece = max(wave, -(-per_head * heads // (GROUPS_MAX * blocks1)) * blocks1)
+    pieces = -(-span // piece)
+    period = pieces * (sharing if together == 1 else 1)
+    window = max(-(-7 * slots // (8 * piece)), 1)  # about a wave
+    plan["span"], plan["piece"], plan["period"], plan["window"] = span, piece, period, window
+    plan["window_over_spans"] = period * max(
+        _evenly(span * period // pieces, slots), -(-window // period))
+    plan["tail"] = -(-slots // piece) + (pieces > 1)
+    plan["tolerance_ppm"] = round(TOLERANCE * 1e6)
+
+
+def _group_waves(plan, heads: int, blocks1: int) -> None:
+    """Heads side by side: a group is a wave where all blocks do the same work (of whole rows of
+    blocks, whose last may be ragged); else there is one group, and nothing repeats."""
+    total, slots = int(plan["total"]), int(plan["slots"])
+    row = heads * blocks1
+    unit = row if blocks1 > 1 else 1
+    piece = -(-max(slots, -(-total // GROUPS_MAX)) // unit) * unit if plan["alike"] else total
+    plan["span"], plan["piece"] = total, piece
+    plan["window"] = max(-(-WAVES_OF_HEADS * slots // piece), 1)
+    plan["lead"] = -(-row // piece) if plan["order"] == LONGEST else 0  # the ragged row comes first
+    plan["tail"] = -(-max(slots, row) // piece) + 1
+    plan["tolerance_ppm"] = round(TOLERANCE_OF_HEADS * 1e6)
 
 
 def _evenly(length: int, slots: int) -> int:
@@ -209,8 +232,9 @@ def _find_repeat(done, group, plan, sectors, sums, stored):
                 return period, plan.groups - plan.tail
     if plan.alike:
         span = group // plan.pieces * plan.pieces
-        for period in range(plan.window, done - span + 1):
-            if _repeats(done, span, period, plan, sectors, sums, stored):
+        first = span + plan.lead
+        for period in range(plan.window, done - first + 1):
+            if _repeats(done, first, period, plan, sectors, sums, stored):
                 return period, span + plan.pieces - plan.tail
     return 0, 0
 
@@ -225,6 +249,8 @@ def _repeats(done, first, period, plan, sectors, sums, stored):
     if start - period < first:
         return False
     moved = _dram_sectors(sums[done]) - _dram_sectors(sums[start])
+    if moved < plan.least_sectors:
+        return False
     of_sums = 0
     for tensor in range(len(stored)):
         for column in (FETCHED, FILLED, WRITTEN_BACK):
@@ -233,7 +259,8 @@ def _repeats(done, first, period, plan, sectors, sums, stored):
             now = sums[done, tensor, column] - sums[start, tensor, column]
             before = sums[done - period, tensor, column] - sums[start - period, tensor, column]
             of_sums += abs(now - before)
-    if of_sums > TOLERANCE * moved:
+    tolerated = plan.tolerance_ppm * 1e-6 * moved
+    if of_sums > tolerated:
         return False
     squares = 0.0
     for group in range(start, done):
@@ -243,7 +270,7 @@ def _repeats(done, first, period, plan, sectors, sums, stored):
                 of_group += abs(sectors[group, tensor, column]
                                 - sectors[group - period, tensor, column])
         squares += float(of_group) ** 2
-    return squares <= (TOLERANCE * moved) ** 2
+    return squares <= tolerated ** 2
 
 
 @njit
