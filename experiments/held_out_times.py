@@ -46,7 +46,7 @@ FMA = ("flash2", "flash1", "standard")  # which also take fp32, and do a tenth o
 FLOPS, FMA_FLOPS = (4e9, 1e12), (1e9, 6e10)  # of a point
 SCORES_BYTES, ELEMENTS = 1 << 30, 1.2e8  # most of standard attention, and of each input
 # Heads and length of the calibrating shape; all others: 64 heads.
-SMALL = {"flash1": (264, 512), "flash1_mma": (264, 512), "flash2": (64, 1024),
+SMALL = {"flash1": (264, 512), "flash1_mma": (264, 1024), "flash2": (64, 1024),
          "standard": (64, 1024)}
 USUAL = (64, 2048)
 

@@ -91,7 +91,8 @@ class Flash2Wgmma(Kernel):
         }
 
     def executions(self, problem, tiles):
-        return (wgmma(tiles.bc, self.groups(tiles)),)
+        groups = self.groups(tiles)
+        return (wgmma(tiles.bc, groups, ping_pong=groups > 1),)
 
     def launches(self, problem, tiles, order="row"):
         grid = problem.head_count * ceil_div(problem.seq, tiles.br)

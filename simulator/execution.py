@@ -229,7 +229,7 @@ def mma_backward(share: Any, rows: int, columns: int, widths: tuple[int, int], t
          "dot": _mma_product(*share(rows, width)), "mask": Cost(slow=4),
          "exp_minus": Cost(2, waits=1), "copy": handed_on, "sub_rows": Cost(1, chain=100),
          "mul": Cost(1)},
-        strips=2, operands_ahead=True, masks_edges=True,
+        strips=1, operands_ahead=True, masks_edges=True,
         prefetch="trip" if stages > 1 else "none", younger_pace=WIDE_WARPS_PACE,
     )
 

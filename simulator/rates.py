@@ -43,7 +43,7 @@ class Rates:
     gpu_l2_together: float
     gpu_l2_written: float
     gpu_l2_added: float
-    port_bytes: float
+    port_bytes: tuple[tuple[float, float], ...]  # (SMs that load, bytes into each)
     block_store_bytes: float
     gpu_dram_bytes: float
     l2_latency: float
@@ -61,7 +61,9 @@ class Rates:
         loaded = self.gpu_l2_together if together else self.gpu_l2_bytes
         whole = {Kind.LOAD: loaded, Kind.STORE: self.gpu_l2_written,
                  Kind.REDUCE: self.gpu_l2_added}[Kind(kind)]
-        return min(whole / active_sms, self.port_bytes)
+        sms, ports = zip(*self.port_bytes, strict=True)
+        port = np.interp(active_sms, sms, ports) if active_sms <= sms[-1] else max(ports)
+        return min(whole / active_sms, float(port))
 
 
 def rates(gpu: "Profile", multiplier: str, dtype: str, busy: float = 1.0) -> Rates:
@@ -83,7 +85,7 @@ def rates(gpu: "Profile", multiplier: str, dtype: str, busy: float = 1.0) -> Rat
         measured("l2_read_together", measured("l2_read", l2 * clock)) / clock,
         measured("l2_write", L2_WRITTEN * gpu.sm_count * clock) / clock,
         measured("l2_add", L2_ADDED * gpu.sm_count * clock) / clock,
-        measured("l2_read_one_sm", PORT_BYTES_PER_CLOCK),
+        _ports(gpu),
         measured("block_store", BLOCK_STORE_BYTES_PER_CLOCK),
         measured("hbm_read", gpu.hbm_bytes_per_s) / clock,
         measured("l2_latency", latency.l2 or L2_CYCLES),
@@ -115,6 +117,15 @@ def _matmul_flops_per_s(gpu: "Profile", multiplier: str, dtype: str,
         return measured(f"wgmma_{dtype}", peak)
     hopper = gpu.compute_capability.startswith("9.")
     return measured(f"mma_{dtype}", peak * (HOPPER_MMA_SHARE if hopper else 1.0))
+
+
+def _ports(gpu: "Profile") -> tuple[tuple[float, float], ...]:
+    """(SMs, bytes from L2 into each in a clock) for fewer SMs than the GPU has."""
+    found = gpu.measured.get("l2_read_one_sm")
+    if found is None:
+        return ((1.0, PORT_BYTES_PER_CLOCK),)
+    curve = getattr(found, "curve", None) or ()
+    return tuple(pair for pair in curve if pair[0] < gpu.sm_count) or ((1.0, found.value),)
 
 
 def _speed_up(gpu: "Profile", multiplier: str, busy: float) -> float:

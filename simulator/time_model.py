@@ -180,6 +180,8 @@ class _Phase:
         seen = waited - self._hidden(demands) / self.groups
         delay = self.counts @ delays
         delay += self._exposed_loads(seen, demands, self._latencies(from_dram))
+        if self.how.ping_pong:  # nothing runs under the first trip
+            delay += (totals[:, :_BOUNDARY].sum(axis=1) - totals.max(axis=1)) / self._trips()
         by_itself = queueing.alone(seen.mean(axis=0), delay.mean(), self.how.strips)
         own = np.where(np.arange(len(UNITS)) == _DRAM, 0.0, totals.mean(axis=0))
         cycles = queueing.residence(
@@ -203,7 +205,7 @@ class _Phase:
         begin, load, end = self._around(from_dram, equal)
         once = 0.0  # before all
         if self.how.persistent:
-            once, begin, load, end = begin + load + end, 0.0, 0.0, 0.0
+            once, begin, load = begin + load, 0.0, 0.0
         heads, sms, number = self.heads, self.gpu.sm_count, ROW
         if equal:
             weights, heads, sms = np.ones(1), ceil(self.blocks / self.gpu.sm_count), 1
