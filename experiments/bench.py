@@ -23,7 +23,7 @@ from ..kernels.base import tensor_shape
 from ..kernels.errors import Unavailable
 from ..simulator.errors import InputError
 from ..simulator.problem import Attention
-from .grid import of_problem
+from .grid import Point, of_problem
 
 TOKENS, WIDTH = 16_384, 2_048
 LENGTHS = tuple(512 << i for i in range(7))
@@ -174,8 +174,7 @@ def _ours(name: str, problem: Attention, inputs: dict):
     tiles, q_k_v = found[0], [inputs[x] for x in "QKV"]
     more = None if problem.direction == "forward" else _saved(problem, inputs)
     prepared = runner.Prepared(kernel, problem, tiles, *q_k_v, "row", False, None, more)
-    sizes = {"br": tiles.br, "bc": tiles.bc, "stages": tiles.stages}
-    return prepared.launch, {"tiles": sizes}
+    return prepared.launch, {"tiles": Point(name, problem, tiles).document["tiles"]}
 
 
 def _saved(problem: Attention, inputs: dict) -> dict:

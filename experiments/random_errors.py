@@ -17,7 +17,6 @@ from random import Random
 from .. import kernels
 from ..simulator.errors import InputError
 from ..simulator.problem import Attention
-from ..simulator.tiles import Tiles
 from . import records
 from .grid import Point, of_problem
 
@@ -142,13 +141,9 @@ def _run_all(case: Case, inputs, more, wanted, sizes, left_out: set[str]) -> lis
             continue
         if case.kind != "normal":
             errors.pop(FROM_INPUTS, None)
-        found.append({"kernel": point.kernel, "tiles": _sizes(point.tiles), "order": point.order,
-                      "errors": errors})
+        run = {key: point.document[key] for key in ("kernel", "tiles", "order")}
+        found.append(run | {"errors": errors})
     return found
-
-
-def _sizes(tiles: Tiles) -> dict:
-    return {"br": tiles.br, "bc": tiles.bc, "stages": tiles.stages}
 
 
 def _inputs(case: Case) -> tuple[tuple, dict]:
@@ -250,10 +245,9 @@ def _badness(error: float | None) -> float:
 
 
 def _where(point: dict, run: dict) -> str:
-    problem, tiles = Attention(**point["problem"]), run["tiles"]
-    shape = Point(run["kernel"], problem, Tiles(**tiles), run["order"]).shape
+    shape = Point.of(run | {"problem": point["problem"]}).shape
     tensor = max(run["errors"], key=lambda name: _badness(run["errors"][name]))
-    return f"{tensor}, {point['number']}: {shape} {tiles['br']}×{tiles['bc']}, {point['kind']}"
+    return f"{tensor}, {point['number']}: {shape}, {point['kind']}"
 
 
 def failures(points: list[dict]) -> list[str]:

@@ -20,6 +20,7 @@ from ..simulator import schedules
 from ..simulator.bounds import program_bound
 from ..simulator.execution import Execution, multiplier_of
 from ..simulator.problem import Attention
+from ..simulator.tiles import Tiles
 from ..simulator.time_model import Prediction, predict
 from . import bench, busy_units, held_out_times, records, tile_sweep
 from .grid import Point
@@ -140,8 +141,9 @@ def _bench(others: list[Timed]) -> list[Timed]:
                 kernel, entry = kernels.get(name), data["contenders"].get(name, {})
                 if "times_ms" not in entry:
                     continue
-                point = Point(name, problem, kernel.tile_choices(problem)[0])
-                times = entry["times_ms"]
+                sizes = entry.get("tiles")  # older records have the default ones, unsaid
+                tiles = Tiles(**sizes) if sizes else kernel.tile_choices(problem)[0]
+                point, times = Point(name, problem, tiles), entry["times_ms"]
                 x = Timed(point, f"bench {record['name']}", median(times), min(times), False, (1,),
                           profile)
                 if x.compiled in residents:
