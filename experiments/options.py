@@ -41,6 +41,11 @@ def share(text: str) -> float:
     return found
 
 
+def option(field: str) -> str:
+    """The option that sets a field of the simulator's, or a name of the command line."""
+    return _OPTIONS.get(field, f"--{field.replace('_', '-')}")
+
+
 def as_options(message: str) -> str:
     """What the simulator says of a value that it cannot use, naming options and not fields; what
     it says of a file's fields stays as it is.
@@ -155,7 +160,7 @@ def problem_and_gpu(args):
     """``problem`` and ``profile``; says on stderr when the GPU has no rate for the dtype."""
     found, gpu = problem(args), profile(args)
     if getattr(gpu.flops, found.dtype) is None:
-        print(f"hbmeter: {gpu.name} has no units for {found.dtype}: bytes are counted all the same, "
+        print(f"hbmeter: {gpu.name} has no units for {found.dtype}: bytes are counted as ever; "
               "times are predicted at its fp32 rate, and bounds leave matrix products out",
               file=sys.stderr)
     return found, gpu

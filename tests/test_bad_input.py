@@ -202,3 +202,15 @@ def test_a_files_own_text_in_a_message_cannot_move_the_cursor(tmp_path, capsys):
     path = tmp_path / "times.csv"
     path.write_text("\x1b[2Jheads,ms\n1,2\n", encoding="utf-8")
     assert "it has ?[2jheads, ms" in refused(capsys, "verify", "--times", path)
+
+
+@pytest.mark.parametrize("given", [
+    "--recorded --seq 1024", "--recorded --pass backward", "--recorded --br 64",
+    "--recorded --quick", "--recorded --order head", "--recorded --blocks-per-sm 2",
+    "--seq 1024", "--random 5 --seq 64",
+])
+def test_verify_refuses_what_its_own_points_ignore(given, capsys):
+    assert main(["verify", *given.split()]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "does nothing here" in error
+    assert error.split()[1] in given

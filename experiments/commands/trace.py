@@ -45,7 +45,7 @@ def run(args):
         raise InputError(f"--max-events {args.max_events} must be from {SLICES_OF_AN_EVENT} to "
                          f"{MOST_EVENTS:,}")
     target = output_file(args.out)
-    problem, gpu = options.problem(args), options.profile(args)
+    problem, gpu = options.problem_and_gpu(args)
     schedules.get(args.schedule)
     progress = Progress(sys.stderr)
     progress.start("simulating thread blocks", 100)

@@ -72,15 +72,33 @@ def _repeats(text):
 
 def run(args):
     """Measure or read, compare, print."""
-    if args.random is not None:
-        return _random(args)
     if args.ncu is not None:
         return _own_export(args)
     if args.times is not None or args.torch is not None:
         return _own_times(args)
+    _refuse_what_does_nothing(args)
+    if args.random is not None:
+        return _random(args)
     if args.recorded is not None:
         return _recorded(args)
     return _measure(args)
+
+
+def _refuse_what_does_nothing(args):
+    """Points of the grid, of records and at random have their own shapes, tiles and launches."""
+    from ...simulator.errors import InputError
+    from .. import options
+
+    ignored = [*options.SHAPE, "model", "layer", "br", "bc", "stages", "splits", "page_size",
+               "kv_order", "blocks_per_sm"]
+    given = [name for name in ignored if getattr(args, name) is not None]
+    given += ["order"] * (args.order != "row")
+    if args.recorded is not None:
+        given += [name for name in ("quick", "only", "no_counters") if getattr(args, name)]
+    if given:
+        raise InputError(f"{options.option(given[0])} does nothing here: the points of hbmeter "
+                         "verify are its own; hbmeter traffic and predict take yours, and so do "
+                         "--ncu, --times and --torch")
 
 
 def _recorded(args):
