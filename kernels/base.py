@@ -247,6 +247,8 @@ class Kernel:
                 order: str = "row") -> tuple[str, ...]:
         """The options of a build that do not depend on who compiles."""
         defines = self.defines(problem, tiles)
+        if order not in ORDERS:
+            raise unknown_name("order", order, ORDERS)
         defines["ORDER"] = ORDERS[order_number(order, problem)].upper()
         if count:
             defines["COUNT"] = "1"

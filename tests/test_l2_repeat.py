@@ -136,6 +136,17 @@ def test_waves_of_heads_side_by_side_repeat(order, seq):
     assert fast.sectors_read == full.sectors_read
 
 
+@pytest.mark.parametrize("order", ["head:4", "longest:4", "longest:1"])
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_sections_of_heads_repeat(order, mask):
+    shape = replace(SHAPE, kv_heads=32, mask=mask)
+    fast, full = (simulate("flash2", shape, order=order, skip_repeats=skip)
+                  for skip in (True, False))
+    assert fast.blocks_simulated < 0.6 * fast.blocks
+    assert max(map(abs, differences(fast, full))) <= BOUND
+    assert fast.sectors_read == full.sectors_read
+
+
 def test_heads_side_by_side_that_drift_apart_are_all_simulated():
     """K and V of all heads just do not fit, and each wave reads a little more than the last."""
     count = simulate("flash2", Attention(1, 8, 4096, 64), small_gpu(l2_bytes=8 << 20),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..grid_order import LONGEST, ROW
+from ..grid_order import LONGEST, ROW, SECTIONS
 from ..jit import njit
 
 DONE = 1e-9  # work of a block that is as good as none
@@ -14,8 +14,14 @@ def place_of(index, heads, blocks, order):
     grid_order.order_number has it."""
     if order == ROW:
         return index // blocks, index % blocks
+    first, longest = 0, order == LONGEST
+    if order >= SECTIONS:
+        together, longest = (order - SECTIONS) // 2, (order - SECTIONS) % 2 == 1
+        first = index // (together * blocks) * together
+        index -= first * blocks
+        heads = min(together, heads - first)
     block = index // heads
-    return index % heads, blocks - 1 - block if order == LONGEST else block
+    return first + index % heads, blocks - 1 - block if longest else block
 
 
 @njit

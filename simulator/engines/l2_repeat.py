@@ -14,11 +14,11 @@ Nothing here knows the cache or the clock: only counts, and which blocks are in 
 """
 
 from bisect import bisect_left
-from math import gcd
+from math import gcd, lcm
 
 import numpy as np
 
-from ..grid_order import LONGEST, ROW
+from ..grid_order import HEAD, ROW, section_heads
 from ..jit import njit
 from ..tape import Kind
 from .l2_counts import COLUMNS, FETCHED, FILLED, SECTOR_BYTES, WRITTEN, WRITTEN_BACK
@@ -56,22 +56,27 @@ def plan_phase(program, phase, gpu, blocks_per_sm: int, order: int, skipping: bo
     plan["total"], plan["order"], plan["skipping"] = per_head * heads, order, skipping
     plan["slots"] = min(gpu.sm_count * blocks_per_sm, per_head * heads)
     plan["alike"] = blocks_alike(program, phase)
-    if order == ROW:
+    section = 1 if order == ROW else section_heads(order) or heads
+    if order == ROW or (section < heads and heads % section == 0):
         sharing = program.problem.group // int(phase["group"])  # heads that read the same K and V
-        _group_heads(plan, heads, per_head, blocks1, sharing)
+        _group_heads(plan, heads, per_head, blocks1, sharing, section)
     else:
+        plan["alike"] &= section >= heads  # the last section is another
         _group_waves(plan, heads, blocks1)
     plan["pieces"] = -(-plan["span"] // plan["piece"])
     plan["groups"] = -(-plan["total"] // plan["span"]) * plan["pieces"]
     plan["turnover_sectors"] = TURNOVER * gpu.l2.size_bytes // gpu.l2.sector_bytes
-    plan["least_sectors"] = 0 if order == ROW else plan["turnover_sectors"]
+    plan["least_sectors"] = 0 if plan["period"] else plan["turnover_sectors"]
     return plan
 
 
-def _group_heads(plan, heads: int, per_head: int, blocks1: int, sharing: int) -> None:
-    """Heads one after the other: a group is a head, several where there are very many, or a wave
-    of a long one."""
+def _group_heads(plan, heads: int, per_head: int, blocks1: int, sharing: int, section: int) -> None:
+    """Heads, or sections of some, one after the other: a group is a head or section, several where
+    there are very many, or a wave of a long head."""
     slots = int(plan["slots"])
+    if section > 1:
+        heads, per_head, plan["alike"] = heads // section, per_head * section, False
+        sharing = lcm(sharing, section) // section
     together = -(-heads // (GROUPS_MAX * sharing)) * sharing if heads > GROUPS_MAX else 1
     span = piece = together * per_head
     wave = -(-slots // blocks1) * blocks1
@@ -96,7 +101,7 @@ def _group_waves(plan, heads: int, blocks1: int) -> None:
     piece = -(-max(slots, -(-total // GROUPS_MAX)) // unit) * unit if plan["alike"] else total
     plan["span"], plan["piece"] = total, piece
     plan["window"] = max(-(-WAVES_OF_HEADS * slots // piece), 1)
-    plan["lead"] = -(-row // piece) if plan["order"] == LONGEST else 0  # the ragged row comes first
+    plan["lead"] = -(-row // piece) if plan["order"] != HEAD else 0  # the ragged row comes first
     plan["tail"] = -(-max(slots, row) // piece) + 1
     plan["tolerance_ppm"] = round(TOLERANCE_OF_HEADS * 1e6)
 
