@@ -75,7 +75,7 @@ def test_rates_count_the_unmasked_pairs(races):
     assert problem.flops == 16 * 32 * 4 * 64 * (1024 * 1025 // 2)
 
 
-def test_the_ladder_is_of_the_record_that_has_most_rungs(races, monkeypatch, capsys):
+def test_the_ladder_is_of_the_record_that_has_most_rungs(races, monkeypatch, capsys, tmp_path):
     about = {"gpu": "G", "date": "2026-01-01T00:00:00Z", "torch": "2", "driver": "1"}
     whole = {"name": "new", "provenance": about, "points": measured(bench.shapes((512, 4096)))}
     part = {"name": "old", "provenance": about | {"date": "2027"}, "points": [
@@ -89,7 +89,8 @@ def test_the_ladder_is_of_the_record_that_has_most_rungs(races, monkeypatch, cap
     assert main(["bench", "--ladder"]) == 0
     text = capsys.readouterr().out
     assert text.count("\n| `") == 7 and "| torch flash |" in text
-    assert main(["bench", "--ladder", "--json"]) == 0
+    assert main(["bench", "--json", "--ladder", str(tmp_path / "ladder.png")]) == 0
+    assert (tmp_path / "ladder.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads(capsys.readouterr().out) == rows
 
 

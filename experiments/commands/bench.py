@@ -4,7 +4,8 @@
   hbmeter bench --pass backward --out backward.json
   hbmeter bench --quick
   hbmeter bench --recorded           the runs kept in the repository
-  hbmeter bench --ladder             of those, each kernel's step at n 4,096, as a Markdown table
+  hbmeter bench --ladder [FILE.png]  of those, what each kernel's step is worth at n 4,096: a
+                                     Markdown table, and a bar chart
   hbmeter bench --peers              no GPU: the line cache beside other cache simulators
 
 measured: medians of interleaved rounds, same inputs, clocks left alone. TFLOP/s count the unmasked
@@ -19,8 +20,9 @@ def add_arguments(parser):
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--out", metavar="FILE", help="keep the times (JSON)")
     source.add_argument("--recorded", action="store_true", help="no GPU: the kept times")
-    source.add_argument("--ladder", action="store_true",
-                        help="no GPU: the kept times, kernel by kernel, in Markdown")
+    source.add_argument("--ladder", nargs="?", const="", metavar="FILE.png",
+                        help="no GPU: the kept times, kernel by kernel, in Markdown, and a bar "
+                             "chart of them")
     source.add_argument("--peers", action="store_true",
                         help="no GPU: lines a second beside pycachesim and libCacheSim")
     parser.add_argument("--pass", dest="direction", choices=("forward", "backward"),
@@ -36,14 +38,14 @@ def run(args):
 
     if args.peers:
         return _peers(args)
-    kept = args.recorded or args.ladder
+    kept = args.recorded or args.ladder is not None
     documents = bench.recorded() if kept else [_measure(args)]
     if not documents:
         from ...kernels.errors import Unavailable
 
         raise Unavailable("no times are kept in this installation: measure with "
                           "hbmeter bench --out FILE on a GPU")
-    if args.ladder:
+    if args.ladder is not None:
         return _ladder(args)
     if args.json:
         print_json(documents)
@@ -57,10 +59,14 @@ def run(args):
 
 
 def _ladder(args):
+    from .. import style
     from ..figures import ladder
+    from ..files import output_file, write_atomic
     from ..output import print_json
 
     rows = ladder.run(None, None)
+    if args.ladder:
+        write_atomic(output_file(args.ladder), style.png(ladder.plot(rows)))
     if args.json:
         print_json(rows)
     else:
