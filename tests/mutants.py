@@ -73,7 +73,7 @@ class _Changed(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
 
     def find_spec(self, fullname, path, target=None):
         if fullname == self.name:
-            return importlib.util.spec_from_loader(fullname, self, origin=self.path)
+            return importlib.util.spec_from_file_location(fullname, self.path, loader=self)
         return None
 
     def get_filename(self, fullname):

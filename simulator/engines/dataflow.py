@@ -6,12 +6,13 @@ count and a hash of columns), so memory stays linear in rows.
 """
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
 from ..jit import njit
 from ..ops import BY_CODE, OP_A_TRANSPOSED, OP_B_TRANSPOSED, OP_IS_MATMUL, OP_IS_REDUCTION
-from ..tape import Kind
+from ..tape import Kind, Record
 from .walk import END, LET, LOOP, assign, enter_loop, next_trip, place, region
 
 
@@ -51,8 +52,10 @@ ROW_STATE = np.dtype(
 
 
 @njit
-def walk_phase(tape, first, end, extent0, step0, extent1, step1, phase, tensors, tiles,
-               states, rows, hashes, variables, stops, numbers):
+def walk_phase(tape: np.ndarray, first: int, end: int, extent0: int, step0: int, extent1: int,
+               step1: int, phase: int, tensors: np.ndarray, tiles: np.ndarray, states: np.ndarray,
+               rows: np.ndarray, hashes: np.ndarray, variables: np.ndarray, stops: np.ndarray,
+               numbers: np.ndarray) -> tuple[int, int]:
     shape = np.empty((len(tiles), 2), np.int64)
     owner = phase << 40  # a number for each thread block, over all phases
     for r0 in range(0, extent0, step0):
@@ -68,8 +71,10 @@ def walk_phase(tape, first, end, extent0, step0, extent1, step1, phase, tensors,
 
 
 @njit
-def _walk_block(tape, first, end, owner, tensors, tiles, states, rows, hashes, variables, stops,
-                numbers, shape):
+def _walk_block(tape: np.ndarray, first: int, end: int, owner: int, tensors: np.ndarray,
+                tiles: np.ndarray, states: np.ndarray, rows: np.ndarray, hashes: np.ndarray,
+                variables: np.ndarray, stops: np.ndarray, numbers: np.ndarray,
+                shape: np.ndarray) -> tuple[int, int]:
     pc = first
     while pc < end:
         row = tape[pc]
@@ -95,7 +100,7 @@ def _walk_block(tape, first, end, owner, tensors, tiles, states, rows, hashes, v
 
 
 @njit
-def _compute(row, shape):
+def _compute(row: Record, shape: np.ndarray) -> int:
     """The operands hold something, of extents that agree; the output gets the result's extent."""
     b = row.b if row.b >= 0 else row.a
     if shape[row.a, 0] < 0 or shape[b, 0] < 0:
@@ -115,7 +120,8 @@ def _compute(row, shape):
 
 
 @njit
-def result_shape(op, a_rows, a_cols, b_rows, b_cols):
+def result_shape(op: int, a_rows: int, a_cols: int, b_rows: int,
+                 b_cols: int) -> tuple[int, int, Any]:
     """A fault or none, and the rows and columns of op(a, b)."""
     if OP_IS_MATMUL[op]:
         if OP_A_TRANSPOSED[op]:
@@ -129,7 +135,8 @@ def result_shape(op, a_rows, a_cols, b_rows, b_cols):
 
 
 @njit
-def _move(row, owner, tensors, tiles, states, rows, hashes, variables, shape):
+def _move(row: Record, owner: int, tensors: np.ndarray, tiles: np.ndarray, states: np.ndarray,
+          rows: np.ndarray, hashes: np.ndarray, variables: np.ndarray, shape: np.ndarray) -> int:
     """A load, store, fill or reduce: the region exists, and may be read or written now."""
     tensor, state = tensors[row.tensor], states[row.tensor]
     at_row, at_col, n_rows, n_cols = region(row, variables, tensors, tiles)
@@ -163,7 +170,7 @@ def _move(row, owner, tensors, tiles, states, rows, hashes, variables, shape):
 
 
 @njit
-def _load_updated(region, n_rows, owner):
+def _load_updated(region: Record, n_rows: int, owner: int) -> int:
     if region.region_rows == 0:
         return _NOT_STORED
     if region.region_rows != n_rows:
@@ -175,7 +182,7 @@ def _load_updated(region, n_rows, owner):
 
 
 @njit
-def _store_again(region, n_rows, owner):
+def _store_again(region: Record, n_rows: int, owner: int) -> int:
     if region.region_rows != n_rows:
         return _PART
     if region.loaded == 0:

@@ -1,5 +1,7 @@
 """Thread blocks to SMs: in grid order, to whichever SM has room first."""
 
+from typing import Any
+
 import numpy as np
 
 from ..grid_order import LONGEST, ROW, SECTIONS
@@ -9,7 +11,7 @@ DONE = 1e-9  # work of a block that is as good as none
 
 
 @njit
-def place_of(index, heads, blocks, order):
+def place_of(index: int, heads: int, blocks: int, order: int) -> tuple[int, int]:
     """(Head, block of it) of thread block ``index`` of a grid of heads × blocks; ``order`` as
     grid_order.order_number has it."""
     if order == ROW:
@@ -25,7 +27,8 @@ def place_of(index, heads, blocks, order):
 
 
 @njit
-def makespan(weights, heads, order, sm_count, residence, begin=0.0, load=0.0):
+def makespan(weights: np.ndarray, heads: int, order: int, sm_count: int, residence: np.ndarray,
+             begin: Any = 0.0, load: Any = 0.0) -> float:
     """Cycles until the last thread block ends; ``order`` as in place_of.
 
     ``weights`` is each block's work over the mean, for one head; ``residence[m − 1]`` the cycles
@@ -78,7 +81,8 @@ def makespan(weights, heads, order, sm_count, residence, begin=0.0, load=0.0):
 
 
 @njit
-def _work(left, ready, residents, speeds, before, now):
+def _work(left: np.ndarray, ready: np.ndarray, residents: int, speeds: np.ndarray, before: float,
+          now: float) -> int:
     """Moves an SM on from ``before`` to ``now``; how many of its residents stay, the oldest
     first. None begins in between."""
     kept, working = 0, 0
@@ -94,7 +98,8 @@ def _work(left, ready, residents, speeds, before, now):
 
 
 @njit
-def _next_event(left, ready, residents, speeds, now):
+def _next_event(left: np.ndarray, ready: np.ndarray, residents: int, speeds: np.ndarray,
+                now: float) -> float:
     """When the first of an SM's residents ends or begins."""
     soonest, working = np.inf, 0
     for slot in range(residents):
@@ -108,13 +113,13 @@ def _next_event(left, ready, residents, speeds, now):
 
 
 @njit
-def _heapify(queue, times):
+def _heapify(queue: np.ndarray, times: np.ndarray) -> None:
     for at in range(len(queue) // 2 - 1, -1, -1):
         _sift_down(queue, times, at)
 
 
 @njit
-def _sift_down(queue, times, at):
+def _sift_down(queue: np.ndarray, times: np.ndarray, at: int) -> None:
     """Put the slot at ``at`` in its place by time."""
     slot = queue[at]
     while True:

@@ -35,8 +35,9 @@ def _innermost(program: Program) -> np.ndarray:
 
 
 @njit
-def _count(tape, innermost, first, end, extent0, step0, extent1, step1, variables, stops, numbers,
-           counts):
+def _count(tape: np.ndarray, innermost: np.ndarray, first: int, end: int, extent0: int, step0: int,
+           extent1: int, step1: int, variables: np.ndarray, stops: np.ndarray, numbers: np.ndarray,
+           counts: np.ndarray) -> None:
     block = 0
     for r0 in range(0, extent0, step0):
         for c0 in range(0, extent1, step1):
@@ -46,7 +47,9 @@ def _count(tape, innermost, first, end, extent0, step0, extent1, step1, variable
 
 
 @njit
-def _count_block(tape, innermost, first, end, variables, stops, numbers, counts):
+def _count_block(tape: np.ndarray, innermost: np.ndarray, first: int, end: int,
+                 variables: np.ndarray, stops: np.ndarray, numbers: np.ndarray,
+                 counts: np.ndarray) -> None:
     pc = first
     while pc < end:
         row = tape[pc]

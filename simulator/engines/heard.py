@@ -3,11 +3,19 @@
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Event
+from typing import Any, TypeVar
+
+import numpy as np
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+GoOn = Callable[[float], object]
 
 WAIT_SECONDS = 0.1  # between looks at the work
 
 
-def run_heard(work, arguments, control, on_progress):
+def run_heard(work: Callable[..., object], arguments: tuple[Any, ...], control: np.ndarray,
+              on_progress: GoOn) -> Any:
     """``work(*arguments)``; ``control`` is a record that the work shares: it sets ``issued`` (of
     ``total``) as it goes, and ends early when ``stop`` is set.
 
@@ -25,7 +33,8 @@ def run_heard(work, arguments, control, on_progress):
     return running.result()
 
 
-def side_by_side(work: Callable, items: Iterable) -> Iterator:
+def side_by_side(work: Callable[[Item, GoOn], Result],
+                 items: Iterable[Item]) -> Iterator[Result]:
     """``work(item, go_on)`` for each item in threads: the results in order, as they are there.
 
     Work that calls ``go_on(share)`` now and then (as ``run_heard`` does with its ``on_progress``)

@@ -18,6 +18,7 @@ Rates and latencies are the profile's; none is fitted to attention kernels.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -157,7 +158,7 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
                    blocks - sum(int(plan["skipped"]) for plan in plans))
 
 
-def _check(gpu, prefetch: list, unit_bytes: int) -> None:
+def _check(gpu, prefetch: list[Any], unit_bytes: int) -> None:
     for what in prefetch:
         if what is not None and what not in PREFETCHES:
             raise InputError(f"prefetch {what!r} is not known; it is one of "

@@ -11,6 +11,8 @@ It is the plain cache of the benchmarks (one partition, no copies, no write-back
 simulators by ``hbmeter bench --peers``.
 """
 
+from typing import Any
+
 import numpy as np
 
 from ..errors import InputError
@@ -29,7 +31,7 @@ TAGS_MAX = 1 << (32 - SECTORS)
 class LineCache:
     """An empty cache of ``n_sets`` sets of WAYS lines; line number modulo sets is the set."""
 
-    def __init__(self, n_sets: int):
+    def __init__(self, n_sets: int) -> None:
         if n_sets < 1:
             raise InputError(f"a cache of {n_sets} sets holds nothing; it must be 1 or more")
         self.n_sets = n_sets
@@ -52,7 +54,7 @@ class LineCache:
 
 
 @njit
-def _read_runs(runs, words, n_sets, carry):
+def _read_runs(runs: np.ndarray, words: np.ndarray, n_sets: int, carry: np.ndarray) -> Any:
     """Sectors that hit; runs are cut where the sets begin anew and after LANES sets."""
     hits = np.int64(0)
     for run in range(len(runs)):
@@ -81,7 +83,8 @@ def _read_runs(runs, words, n_sets, carry):
 
 
 @njit
-def _top_way(word, words, at, count, carry):
+def _top_way(word: Any, words: np.ndarray, at: Any, count: int,
+             carry: np.ndarray) -> tuple[Any, bool]:
     """The word comes to stand in the first way of ``count`` sets: (sectors that hit, whether any
     set carries another word on; an empty way, or the line itself, ends that)."""
     still, hits, at = _NONE, _NONE, np.uint64(at)
@@ -97,7 +100,8 @@ def _top_way(word, words, at, count, carry):
 
 
 @njit
-def _pass_way(word, words, at, below, count, carry):
+def _pass_way(word: Any, words: np.ndarray, at: Any, below: Any, count: int,
+              carry: np.ndarray) -> tuple[Any, bool]:
     """One way more, ``below`` places after the first: what a set carries comes to stand here, and
     it carries on what stood here unless that is the line. Results as _top_way's."""
     still, hits, at, below = _NONE, _NONE, np.uint64(at), np.uint64(at + below)
@@ -115,13 +119,13 @@ def _pass_way(word, words, at, below, count, carry):
 
 
 @njit
-def _same_tag(a, b):
+def _same_tag(a: Any, b: Any) -> Any:
     """All bits where two words have one tag, else none."""
     return _ONES if np.uint32(a ^ b) <= _ALL else _NONE
 
 
 @njit
-def _sectors(word):
+def _sectors(word: Any) -> Any:
     """How many of a word's bits of sectors are set."""
     pairs = np.uint32((word & np.uint32(5)) + ((word >> np.uint32(1)) & np.uint32(5)))
     return np.uint32((pairs & np.uint32(3)) + (pairs >> np.uint32(2)))

@@ -6,16 +6,19 @@ rest one by one. When the row is full, what lives is moved together. A use costs
 the items.
 """
 
+from typing import Any
+
 import numpy as np
 
 from ..jit import njit
+from ..tape import Record
 
 NEVER = -1  # distance of an item that was not used before
 BLOCK = 64  # places that are added up one by one
 STACK = np.dtype([(name, np.int64) for name in ("next", "bytes")])
 
 
-def empty_stack(items: int):
+def empty_stack(items: int) -> tuple[np.ndarray, ...]:
     """(STACK record, the place of each item or NEVER, bytes and item at each place, a Fenwick tree
     over the bytes of blocks of places)."""
     places = -(-(items + items // 4 + 4 * BLOCK) // BLOCK) * BLOCK
@@ -25,7 +28,8 @@ def empty_stack(items: int):
 
 
 @njit
-def use(item, n_bytes, stack, last, weights, owners, blocks):
+def use(item: int, n_bytes: int, stack: Record, last: np.ndarray, weights: np.ndarray,
+        owners: np.ndarray, blocks: np.ndarray) -> Any:
     """Use an item of ``n_bytes``: the bytes of all items used since its last use, with its own, or
     NEVER."""
     place = last[item]
@@ -46,7 +50,7 @@ def use(item, n_bytes, stack, last, weights, owners, blocks):
 
 
 @njit
-def _bytes_from(place, stack, weights, blocks):
+def _bytes_from(place: int, stack: Record, weights: np.ndarray, blocks: np.ndarray) -> Any:
     """Bytes that stand at ``place`` and after it."""
     block_end = min((place // BLOCK + 1) * BLOCK, stack.next)
     total = np.int64(0)
@@ -62,7 +66,8 @@ def _bytes_from(place, stack, weights, blocks):
 
 
 @njit
-def _change(place, n_bytes, stack, weights, blocks):
+def _change(place: int, n_bytes: int, stack: Record, weights: np.ndarray,
+            blocks: np.ndarray) -> None:
     """Add bytes to a place."""
     weights[place] += n_bytes
     stack.bytes += n_bytes
@@ -73,7 +78,8 @@ def _change(place, n_bytes, stack, weights, blocks):
 
 
 @njit
-def _move_together(stack, last, weights, owners, blocks):
+def _move_together(stack: Record, last: np.ndarray, weights: np.ndarray, owners: np.ndarray,
+                   blocks: np.ndarray) -> None:
     """Close the gaps that items left behind: order and bytes stay."""
     used, kept = stack.next, 0
     for block in range(len(blocks)):

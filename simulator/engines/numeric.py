@@ -7,6 +7,7 @@ and every operation computes in the accumulator type (fp32 at least) and rounds 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +15,8 @@ from ..dropout import kept
 from ..errors import InputError
 from ..ops import BY_CODE, OP_A_TRANSPOSED, OP_B_TRANSPOSED, Unit
 from ..problem import Attention
-from ..program import Program, Role
-from ..tape import Kind
+from ..program import Axis, Phase, Program, Role, Tensor, Tile
+from ..tape import Kind, Record
 
 _MAX_ELEMENTS = 1 << 28  # of the largest array that a check may allocate (2 GiB in fp64)
 _MAX_PAIRS = 1 << 30  # batch × heads × seq × kv_seq of a check: a minute or so
@@ -49,7 +50,7 @@ def accumulator_dtype(dtype: str) -> np.dtype:
     return np.dtype(np.float64 if dtype == "fp64" else np.float32)
 
 
-def require_small(problem: Attention):
+def require_small(problem: Attention) -> None:
     """Raise InputError for a problem that a CPU would take many minutes over."""
     pairs = problem.head_count * problem.seq * problem.kv_seq
     if pairs > _MAX_PAIRS:
@@ -128,13 +129,13 @@ class Machine:
     accumulate_in: str | None = None
     term_by_term: bool = False
 
-    def run(self):
+    def run(self) -> Any:
         program, problem = self.program, self.program.problem
         self.accumulator = (storage_dtype(self.accumulate_in) if self.accumulate_in
                             else accumulator_dtype(problem.dtype))
         self.computing = np.promote_types(self.accumulator, np.float32)
         self.memory = [self._allocate(tensor) for tensor in program.tensors]
-        self.tiles: list = [None] * len(program.tile_table)
+        self.tiles: list[Any] = [None] * len(program.tile_table)
         self.variables = [0] * len(program.vars)
         for phase in program.phases:
             self.group = phase.group
@@ -144,7 +145,7 @@ class Machine:
             for tensor in program.tensors if tensor.role == Role.OUTPUT
         }
 
-    def _allocate(self, tensor):
+    def _allocate(self, tensor: Tensor) -> np.ndarray:
         problem = self.program.problem
         shape = (problem.batch, problem.heads // tensor.group, tensor.rows, tensor.cols)
         if np.prod(shape, dtype=float) > _MAX_ELEMENTS:
@@ -158,14 +159,14 @@ class Machine:
         dtype = self.accumulator if tensor.statistic else storage_dtype(problem.dtype)
         return np.full(shape, np.nan, dtype)
 
-    def _unpacked(self, tensor):
+    def _unpacked(self, tensor: Tensor) -> np.ndarray:
         """A tensor as the problem has it: rows of packed heads under their own heads."""
         memory, problem = self.memory[tensor.index], self.program.problem
         if not tensor.packed:
             return memory
         return memory.reshape(problem.batch, problem.heads, -1, tensor.cols)
 
-    def _run_axes(self, phase, axes):
+    def _run_axes(self, phase: Phase, axes: tuple[Axis, ...]) -> None:
         if not axes:
             self._run_body(phase.first, phase.end)
             return
@@ -173,10 +174,10 @@ class Machine:
             self.variables[axes[0].var.index] = offset
             self._run_axes(phase, axes[1:])
 
-    def _value(self, var):
+    def _value(self, var: int) -> int:
         return 0 if var < 0 else self.variables[var]
 
-    def _run_body(self, first, end):
+    def _run_body(self, first: int, end: int) -> None:
         """Run instructions [first, end): recursion over loops."""
         pc = first
         while pc < end:
@@ -200,14 +201,14 @@ class Machine:
                 self._execute(pc, row)
             pc += 1
 
-    def _execute(self, address, row):
+    def _execute(self, address: int, row: Record) -> None:
         """One instruction that sets no variable; ``address`` is for readers that look on."""
         if row["kind"] == Kind.COMPUTE:
             self._compute(row)
         else:
             self._move(row)
 
-    def _move(self, row):
+    def _move(self, row: Record) -> None:
         tile = self.program.tile_table[row["tile"]]
         at_row, at_col = self._value(row["row_var"]), self._value(row["col_var"])
         memory = self.memory[row["tensor"]]
@@ -227,7 +228,7 @@ class Machine:
         else:
             region[...] = round_to(self.tiles[tile.index], self.program.problem.dtype)
 
-    def _compute(self, row):
+    def _compute(self, row: Record) -> None:
         op, out = BY_CODE[row["op"]], self.program.tile_table[row["out"]]
         used = [row["a"], row["b"]] if row["b"] >= 0 else [row["a"]]
         operands = [self.tiles[i].astype(self.computing, copy=False) for i in used]
@@ -242,7 +243,7 @@ class Machine:
         result = self._terms(row["op"], *operands) if each else op.compute(*operands)
         self.tiles[out.index] = self._rounded(result, out)
 
-    def _terms(self, code, *operands):
+    def _terms(self, code: int, *operands: np.ndarray) -> np.ndarray:
         """A product that adds a term after the other, rounding to the accumulator each time; the
         terms are exact, as in a fused multiply-add."""
         *before, a, b = (operand.astype(np.float64) for operand in operands)
@@ -253,18 +254,18 @@ class Machine:
             total = (total + a[..., :, k, None] * b[..., k, None, :]).astype(self.accumulator)
         return total.astype(self.computing)
 
-    def _visible(self, row, shape):
+    def _visible(self, row: Record, shape: tuple[int, ...]) -> np.ndarray:
         problem = self.program.problem
         return problem.visibility.dense(
             problem.seq, problem.kv_seq, self._value(row["row_var"]), self._value(row["col_var"]),
             shape[-2], shape[-1],
         )
 
-    def _kept(self, row, shape):
+    def _kept(self, row: Record, shape: tuple[int, ...]) -> np.ndarray:
         return kept(self.program.problem, self._value(row["row_var"]),
                     self._value(row["col_var"]), shape[-2], shape[-1])
 
-    def _rounded(self, array, tile):
+    def _rounded(self, array: np.ndarray, tile: Tile) -> np.ndarray:
         if tile.accumulator:
             return array.astype(self.accumulator)
         return round_to(array, self.program.problem.dtype)

@@ -24,7 +24,7 @@ from ..ops import (
     Unit,
 )
 from ..program import Program
-from ..tape import NO_VAR, Kind
+from ..tape import NO_VAR, Kind, Record
 from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region
 
 _LOAD, _FILL, _COMPUTE = (int(k) for k in (Kind.LOAD, Kind.FILL, Kind.COMPUTE))
@@ -85,7 +85,7 @@ def count(program: Program) -> ScratchpadCount:
     return ScratchpadCount(program, bytes_moved * heads[:, None, None], flops * heads[:, None])
 
 
-def _blocks(program: Program, phase, axis: int) -> tuple[np.ndarray, np.ndarray]:
+def _blocks(program: Program, phase: Record, axis: int) -> tuple[np.ndarray, np.ndarray]:
     """Offsets of the thread blocks to walk along an axis, and how many blocks each stands for.
 
     Where nothing but places in tensors depends on the axis, all blocks move the same bytes except
@@ -100,7 +100,7 @@ def _blocks(program: Program, phase, axis: int) -> tuple[np.ndarray, np.ndarray]
     return offsets[[0, -1]], np.array([len(offsets) - 1, 1])
 
 
-def _fills_its_steps(program: Program, body, var, step, limit) -> bool:
+def _fills_its_steps(program: Program, body: np.ndarray, var: int, step: int, limit: int) -> bool:
     """Is every region of ``body`` that ``var`` places as long as ``step`` on that side, in a
     tensor that reaches to ``limit``? Then only the last step can reach past a tensor's end."""
     tiles, tensors = program.tile_records, program.tensor_records
@@ -130,8 +130,10 @@ def _uniform_loops(program: Program) -> np.ndarray:
 
 
 @njit
-def _count_phase(tape, uniform, first, end, offsets0, times0, offsets1, times1, tensors, tiles,
-                 variables, stops, numbers, bytes_moved, flops):
+def _count_phase(tape: np.ndarray, uniform: np.ndarray, first: int, end: int, offsets0: np.ndarray,
+                 times0: np.ndarray, offsets1: np.ndarray, times1: np.ndarray, tensors: np.ndarray,
+                 tiles: np.ndarray, variables: np.ndarray, stops: np.ndarray, numbers: np.ndarray,
+                 bytes_moved: np.ndarray, flops: np.ndarray) -> None:
     shape = np.zeros((len(tiles), 2), np.int64)  # rows and columns that each tile holds now
     for i, r0 in enumerate(offsets0):
         for j, c0 in enumerate(offsets1):
@@ -141,8 +143,10 @@ def _count_phase(tape, uniform, first, end, offsets0, times0, offsets1, times1, 
 
 
 @njit
-def _count_block(tape, uniform, first, end, tensors, tiles, variables, stops, numbers, shape,
-                 bytes_moved, flops, blocks):
+def _count_block(tape: np.ndarray, uniform: np.ndarray, first: int, end: int, tensors: np.ndarray,
+                 tiles: np.ndarray, variables: np.ndarray, stops: np.ndarray, numbers: np.ndarray,
+                 shape: np.ndarray, bytes_moved: np.ndarray, flops: np.ndarray,
+                 blocks: int) -> None:
     pc, trips = first, 1  # trips that the instruction at pc stands for, in each of the blocks
     while pc < end:
         row = tape[pc]
@@ -174,7 +178,7 @@ def _count_block(tape, uniform, first, end, tensors, tiles, variables, stops, nu
 
 
 @njit
-def _count_compute(row, shape, flops, trips):
+def _count_compute(row: Record, shape: np.ndarray, flops: np.ndarray, trips: int) -> None:
     rows, cols = shape[row.a, 0], shape[row.a, 1]
     work = rows * cols
     if OP_IS_MATMUL[row.op]:

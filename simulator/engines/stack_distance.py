@@ -11,8 +11,10 @@ The cache has one partition and whole granules: what the L2 reader's sets, secto
 change is left out, so that size is all there is.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +22,14 @@ from ..errors import InputError
 from ..grid_order import order_number
 from ..jit import njit
 from ..program import Program
-from ..tape import NO_VAR, Kind
+from ..tape import NO_VAR, Kind, Record
 from .dispatch import place_of
 from .heard import run_heard
 from .lru_stack import NEVER, empty_stack, use
 from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region
+
+if TYPE_CHECKING:
+    from ...hwprofiles.schema import Profile
 
 MODEL = "fully associative LRU of tiles, thread blocks in step"
 GRANULES_MAX = 40_000_000  # some 20 bytes of memory each
@@ -46,8 +51,9 @@ class MissCurve:
     model: str = MODEL
 
 
-def miss_curve(program: Program, gpu, l2_bytes, *, blocks_per_sm: int, order: str = "row",
-               on_progress=lambda share: None) -> MissCurve:
+def miss_curve(program: Program, gpu: "Profile", l2_bytes: Sequence[int], *, blocks_per_sm: int,
+               order: str = "row",
+               on_progress: Callable[[float], object] = lambda share: None) -> MissCurve:
     """DRAM reads of ``program`` with an L2 of each of the sizes ``l2_bytes``, empty at the start.
 
     Of ``gpu`` (a Profile) only the number of SMs counts; ``order`` is one of
@@ -70,11 +76,15 @@ def miss_curve(program: Program, gpu, l2_bytes, *, blocks_per_sm: int, order: st
         slots = min(gpu.sm_count * blocks_per_sm, int(blocks) * heads)
         control = np.zeros(1, CONTROL)[0]
         control["total"] = blocks * heads
+
+        def progress(done: float, at: int = number) -> None:
+            on_progress((at + done) / len(program.phases))
+
         run_heard(_run_phase, (
             program.tape, phase, program.tensor_records, program.tile_records, program.numbers,
             granules, heads, issue, np.zeros((slots, len(program.vars)), np.int64), sizes, misses,
             *stack, control,
-        ), control, lambda done, at=number: on_progress((at + done) / len(program.phases)))
+        ), control, progress)
     return MissCurve(sizes, misses[::-1].cumsum()[::-1][1:])
 
 
@@ -100,9 +110,10 @@ def granule_records(program: Program) -> np.ndarray:
     return records
 
 
-def _sizes(program: Program) -> dict:
+def _sizes(program: Program) -> dict[tuple[int, str], set[int]]:
     """For each (tensor, side): lengths of its tiles, and steps of the variables that place them."""
-    sizes = {(tensor.index, side): set() for tensor in program.tensors for side in ("rows", "cols")}
+    sizes: dict[tuple[int, str], set[int]] = {
+        (tensor.index, side): set() for tensor in program.tensors for side in ("rows", "cols")}
     for phase in program.phase_records:
         steps = {0: int(phase["step0"]), 1: int(phase["step1"]), NO_VAR: 0}
         for row in program.tape[phase["first"]:phase["end"]]:
@@ -120,8 +131,11 @@ def _sizes(program: Program) -> dict:
 
 
 @njit
-def _run_phase(tape, phase, tensors, tiles, numbers, granules, heads, order, variables, sizes,
-               misses, stack, last, weights, owners, blocks, control):
+def _run_phase(tape: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.ndarray,
+               numbers: np.ndarray, granules: np.ndarray, heads: int, order: int,
+               variables: np.ndarray, sizes: np.ndarray, misses: np.ndarray, stack: Record,
+               last: np.ndarray, weights: np.ndarray, owners: np.ndarray, blocks: np.ndarray,
+               control: Record) -> None:
     """Run all thread blocks of a phase in step; ``misses`` by the number of sizes that miss."""
     stops, n_slots = np.zeros_like(variables), variables.shape[0]
     pcs, head_of = np.full(n_slots, -1, np.int64), np.zeros(n_slots, np.int64)
@@ -149,7 +163,8 @@ def _run_phase(tape, phase, tensors, tiles, numbers, granules, heads, order, var
 
 
 @njit
-def _next_move(tape, numbers, pc, end, variables, stops):
+def _next_move(tape: np.ndarray, numbers: np.ndarray, pc: int, end: int, variables: np.ndarray,
+               stops: np.ndarray) -> int:
     """The address of the next load, store or atomic add, or ``end``."""
     while pc < end:
         row = tape[pc]
@@ -168,8 +183,9 @@ def _next_move(tape, numbers, pc, end, variables, stops):
 
 
 @njit
-def _move(row, variables, head, tensors, tiles, granules, sizes, misses, stack, last, weights,
-          owners, blocks):
+def _move(row: Record, variables: np.ndarray, head: int, tensors: np.ndarray, tiles: np.ndarray,
+          granules: np.ndarray, sizes: np.ndarray, misses: np.ndarray, stack: Record,
+          last: np.ndarray, weights: np.ndarray, owners: np.ndarray, blocks: np.ndarray) -> None:
     """Use all granules of a tile."""
     tensor, granule = tensors[row.tensor], granules[row.tensor]
     r0, c0, rows, cols = region(row, variables, tensors, tiles)

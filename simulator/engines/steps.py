@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import InputError
 from ..ops import BY_CODE
 from ..program import Program
-from ..tape import Kind
+from ..tape import Kind, Record
 from .numeric import Machine
 
 MAX_STEPS = 4000
@@ -57,11 +57,11 @@ def steps(program: Program, inputs: dict[str, np.ndarray]) -> list[Step]:
 class _Watched(Machine):
     """The numeric machine, noting each instruction after it ran."""
 
-    def __init__(self, program, inputs):
+    def __init__(self, program: Program, inputs: dict[str, np.ndarray]) -> None:
         super().__init__(program, inputs)
         self.steps: list[Step] = []
 
-    def _execute(self, address, row):
+    def _execute(self, address: int, row: Record) -> None:
         super()._execute(address, row)
         if len(self.steps) == MAX_STEPS:
             raise InputError(f"more than {MAX_STEPS:,} steps are too many to watch; use a smaller "
@@ -72,7 +72,7 @@ class _Watched(Machine):
         computes = row["kind"] == Kind.COMPUTE
         region = None if computes else self._region(row)
         moved = 0
-        if row["kind"] in (Kind.LOAD, Kind.STORE, Kind.REDUCE):
+        if region and row["kind"] in (Kind.LOAD, Kind.STORE, Kind.REDUCE):
             moved = region[2] * region[4] * program.tensors[region[0]].element_bytes
         self.steps.append(Step(
             KINDS[Kind(row["kind"])], BY_CODE[row["op"]].name if computes else "",
@@ -82,14 +82,14 @@ class _Watched(Machine):
             region, moved, self._statistics(phase),
         ))
 
-    def _region(self, row):
+    def _region(self, row: Record) -> tuple[int, int, int, int, int]:
         tile = self.program.tile_table[row["tile"]]
         tensor = self.program.tensors[row["tensor"]]
         r0, c0 = self._value(row["row_var"]), self._value(row["col_var"])
         return (tensor.index, int(r0), int(min(tile.rows, tensor.rows - r0)), int(c0),
                 int(min(tile.cols, tensor.cols - c0)))
 
-    def _statistics(self, phase):
+    def _statistics(self, phase: int) -> dict[str, float]:
         return {
             tile.name: float(self.tiles[tile.index][0, 0, 0, 0])
             for tile in self.program.phases[phase].tiles
