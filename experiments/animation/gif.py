@@ -87,7 +87,7 @@ def _draw_tensors(axes, panel: Panel, done):
                            if step.kind == kind and step.region[0] == box.number)
                  for verb, kind in (("read", "load"), ("written", "store"))}
         often = [f"{verb} {times_moved(count, whole)}" for verb, count in moved.items() if count]
-        axes.text(box.x, box.y + box.h + 5, "\n".join(often), fontsize=6.5, color=style.GREY,
+        axes.text(box.x, box.y + box.h + 5, "\n".join(often), fontsize=6, color=style.GREY,
                   va="top", linespacing=1.1)
     marks = {step.region: step.kind for step in done if step.kind in ("load", "store")}
     for region, kind in marks.items():

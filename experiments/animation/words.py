@@ -28,7 +28,8 @@ def explain(step: Step, program: Program) -> str:
     if step.kind == "compute":
         return _compute(step, program)
     tensor = program.tensors[step.region[0]]
-    rows = f"rows {step.region[1]} to {step.region[1] + step.region[2] - 1}"
+    first, count = step.region[1:3]
+    rows = f"rows {first} to {first + count - 1}" if count > 1 else f"row {first}"
     if step.kind == "load":
         return f"{tensor.name}, {rows}: from HBM into {_PLACES[tile.space]}, {step.bytes:,} B"
     if step.kind == "store":
