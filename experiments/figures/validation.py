@@ -78,7 +78,7 @@ def percent(share: float) -> str:
 @style.styled
 def plot(table):
     """Measured against expected above, the error below with the ±1% band; a column a boundary."""
-    fig, axes = style.figure(2, 2, 6.8, sharex="col", height_ratios=(2, 1))
+    fig, axes = style.figure(2, 2, 7.4, sharex="col", height_ratios=(2, 1))
     for boundary, (above, below) in zip(KINDS, axes.T, strict=True):
         rows = kept(table, boundary)
         above.set_title(f"{TITLES[boundary]}: measured against {KINDS[boundary]}", fontsize=9)
@@ -91,25 +91,30 @@ def plot(table):
         above.set_ylabel("measured (counters), bytes")
         below.set(xlabel=f"{KINDS[boundary]}, bytes",
                   ylabel=f"({KINDS[boundary]} − measured)\n/ measured")
+    fig.legend(handles=_keys(table), loc="outside lower center", ncols=4,
+               title="median |error| of predicted DRAM reads")
     return fig
+
+
+def _keys(table) -> list:
+    """A key a kernel, with its error, and those of the lines."""
+    keys = []
+    for kernel in kernels_of(table):
+        rows = kept(table, DRAM, kernel)
+        error = f" {percent(errors(rows)[0])}" if rows else ""
+        keys.append(style.key(f"{kernel}{error}", **style.measured(kernel)))
+    return [*keys, style.key("equal", color=style.GREY, linewidth=0.8),
+            style.key("±1% (below)", color=style.SKY, alpha=0.5, linewidth=6)]
 
 
 def _scatter(ax, rows):
     values = [r[name] for r in rows for name in ("expected_bytes", "measured_bytes")]
     low, high = min(values) / 2, max(values) * 2
-    ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high * (high / low) ** 0.5))
+    ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
     ax.plot([low, high], [low, high], color=style.GREY, linewidth=0.8)
-    keys = []
     for kernel, mine in _by_kernel(rows):
-        look = style.measured(kernel)
-        ax.plot([r["expected_bytes"] for r in mine], [r["measured_bytes"] for r in mine], **look)
-        middle, worst, _ = errors(mine)
-        label = (f"{kernel}: median {percent(middle)}, largest {percent(worst)}" if worst
-                 else f"{kernel}: equal to the byte")
-        keys.append(style.key(label, **look))
-    keys += [style.key("equal", color=style.GREY, linewidth=0.8),
-             style.key("±1% (below)", color=style.SKY, alpha=0.5, linewidth=6)]
-    ax.legend(handles=keys, loc="upper left")
+        ax.plot([r["expected_bytes"] for r in mine], [r["measured_bytes"] for r in mine],
+                **style.measured(kernel))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(LogLocator(numticks=6))
         style.byte_axis(axis)
