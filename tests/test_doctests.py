@@ -3,6 +3,7 @@
 import ast
 import doctest
 import importlib
+import inspect
 import pkgutil
 from pathlib import Path
 
@@ -15,6 +16,7 @@ OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 PACKAGES = (hbmeter.simulator, hbmeter.hwprofiles)
 MODULES = [
     *(package.__name__ for package in PACKAGES), "hbmeter.experiments.figures",
+    "hbmeter.experiments.options",
     *(module.name for package in PACKAGES
       for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")),
 ]
@@ -31,6 +33,16 @@ def test_every_example_is_true(name):
 def test_every_public_name_has_an_example(name):
     text = getattr(hbmeter.simulator, name).__doc__
     assert doctest.DocTestParser().get_examples(text)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_public_function_says_what_it_takes_and_gives(name):
+    found = getattr(hbmeter.simulator, name)
+    if inspect.isfunction(found):
+        signature = inspect.signature(found)
+        told = [*(p.annotation for p in signature.parameters.values()),
+                signature.return_annotation]
+        assert inspect.Signature.empty not in told
 
 
 def test_type_checkers_see_the_names_that_are_there():
