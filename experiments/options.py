@@ -9,7 +9,7 @@ from ..hwprofiles import load
 from ..simulator import schedules
 from ..simulator.engines import NAMES as ENGINES
 from ..simulator.errors import InputError
-from ..simulator.grid_order import ORDERS
+from ..simulator.grid_order import parse as parse_order
 from ..simulator.problem import DIRECTIONS, DTYPE_BYTES, Attention
 from ..simulator.tiles import Tiles
 
@@ -28,6 +28,15 @@ def whole(text: str) -> int:
     if len(text) > 40 or not _WHOLE.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number")
     return int(text)
+
+
+def grid_order(text: str) -> str:
+    """An order of the grid."""
+    try:
+        parse_order(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def share(text: str) -> float:
@@ -200,9 +209,10 @@ def add_engine(parser: argparse.ArgumentParser):
 
 def add_launch(parser: argparse.ArgumentParser):
     """--order and --blocks-per-sm: how thread blocks reach the SMs."""
-    parser.add_argument("--order", choices=ORDERS, default="row",
-                        help="grid index that runs fastest (%(default)s); longest: head, and the "
-                             "last row blocks first, which see most under a causal mask")
+    parser.add_argument("--order", type=grid_order, default="row", metavar="ORDER",
+                        help="grid index that runs fastest, row or head (%(default)s); longest: "
+                             "head, and the last row blocks first, which see most under a causal "
+                             "mask; head:N, longest:N: N heads at a time share the L2")
     parser.add_argument("--blocks-per-sm", type=whole, metavar="N",
                         help="thread blocks that share an SM (from occupancy)")
 

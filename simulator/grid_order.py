@@ -18,18 +18,27 @@ ROW, HEAD, LONGEST, SECTIONS = range(4)  # SECTIONS + 2 N of head:N, one more of
 HEADS_MAX = 1 << 30
 
 
-def order_number(order: str, problem: Attention) -> int:
-    """ROW, HEAD, LONGEST, or that of a section. Raises InputError for an unknown order."""
+def parse(order: str) -> tuple[str, int]:
+    """The name of an order and the heads of its sections, 0 when it has none. Raises InputError for
+    an unknown order."""
     name, colon, heads = str(order).partition(":")
     if name not in ORDERS or (colon and name == "row"):
         raise unknown_name("order", order, (*ORDERS, "head:N", "longest:N"))
-    longest = name == "longest" and problem.direction != "backward"
     if not colon:
-        return LONGEST if longest else min(ORDERS.index(name), HEAD)
+        return name, 0
     if not (heads.isascii() and heads.isdigit() and 0 < int(heads) <= HEADS_MAX):
         raise InputError(f"order {order!r}: N of {name}:N is the heads that share the L2, a whole "
                          "number from 1 to 2^30")
-    return SECTIONS + 2 * int(heads) + longest
+    return name, int(heads)
+
+
+def order_number(order: str, problem: Attention) -> int:
+    """ROW, HEAD, LONGEST, or that of sections. Raises as ``parse``."""
+    name, heads = parse(order)
+    longest = name == "longest" and problem.direction != "backward"
+    if heads:
+        return SECTIONS + 2 * heads + longest
+    return LONGEST if longest else min(ORDERS.index(name), HEAD)
 
 
 def section_heads(number: int) -> int:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..hwprofiles.schema import Profile
 
 DECODE_ROWS = 64
+SEEDS_MAX = 10_000
 COMPARED = {
     "forward": ("standard", "standard_minimal", "flash1", "flash2"),
     "backward": ("standard_backward", "standard_backward_minimal", "flash1_backward",
@@ -31,7 +32,7 @@ COMPARED = {
 
 def traffic(schedule: str, problem: Attention, gpu: "Profile", tiles: Tiles | None = None, *,
             order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2",
-            times: bool = False, log: Any = None,
+            times: bool = False, seed: int = 0, seeds: int = 1, log: Any = None,
             on_progress: Callable[[float], object] = lambda share: None) -> dict[str, Any]:
     """The bytes of one schedule on one GPU (a Profile), as ``hbmeter traffic --json`` prints them.
 
@@ -39,7 +40,9 @@ def traffic(schedule: str, problem: Attention, gpu: "Profile", tiles: Tiles | No
     the tiles' shared memory and estimated registers; ``engine`` is one of ENGINES. Long runs call
     ``on_progress`` with the share that is done. With ``times`` the bound is that of the program
     and a time is predicted where the model covers the schedule (ten times slower than counting
-    alone); without, it is that of any schedule. ``log`` (an engines.l2_log.Log) gets what thread
+    alone); without, it is that of any schedule. ``seed`` is one launch of many, whose physical
+    pages and first SMs are its own; over ``seeds`` of them DRAM reads are given as a range, which
+    is wide where the working set just fits the L2. ``log`` (an engines.l2_log.Log) gets what thread
     blocks do and when, as l2.simulate has it. Parts that are not computed are None.
     Raises InputError when the tiles do not fit or a name is not known.
 
@@ -54,6 +57,9 @@ def traffic(schedule: str, problem: Attention, gpu: "Profile", tiles: Tiles | No
     if blocks_per_sm is not None and not 1 <= blocks_per_sm <= gpu.max_blocks_per_sm:
         raise InputError(f"blocks_per_sm {blocks_per_sm} must be a whole number from 1 to "
                          f"{gpu.max_blocks_per_sm}, the most of {gpu.name}")
+    for name, value, least in (("seed", seed, 0), ("seeds", seeds, 1)):
+        if not least <= value <= SEEDS_MAX:
+            raise InputError(f"{name} {value} must be a whole number from {least} to {SEEDS_MAX:,}")
     tiles = tiles or blocks.choose_tiles(schedule, problem, gpu)
     candidate = blocks.fitting_candidate(schedule, problem, tiles, gpu)
     program = candidate.program
@@ -83,7 +89,8 @@ def traffic(schedule: str, problem: Attention, gpu: "Profile", tiles: Tiles | No
     }
     kernel = generic(program, gpu)
     if engine != "scratchpad":
-        result |= _beyond_l2(program, gpu, kernel, blocks_per_sm, order, engine, log, on_progress)
+        result |= _beyond_l2(program, gpu, kernel, blocks_per_sm, order, engine, seed, seeds, log,
+                             on_progress)
     return result
 
 
@@ -108,21 +115,25 @@ def _time(candidate: Candidate, asked: int | None, order: str, times: bool) -> d
 
 
 def _beyond_l2(program: Program, gpu: "Profile", kernel: tuple[Execution, ...], blocks_per_sm: int,
-               order: str, engine: str, log: Any,
+               order: str, engine: str, seed: int, seeds: int, log: Any,
                on_progress: Callable[[float], object]) -> dict[str, Any]:
     from .engines import l2
     from .engines.l2_cache import UNIT_BYTES
 
     unit_bytes = gpu.l2.line_bytes if engine == "l2-line" else UNIT_BYTES
-    count = l2.simulate(program, gpu, blocks_per_sm=blocks_per_sm, order=order,
-                        unit_bytes=unit_bytes, skip_repeats=engine == "l2", log=log,
-                        on_progress=on_progress, **l2_options(gpu, kernel, program.problem.dtype))
+    options = {"blocks_per_sm": blocks_per_sm, "order": order, "unit_bytes": unit_bytes,
+               "skip_repeats": engine == "l2", "on_progress": on_progress,
+               **l2_options(gpu, kernel, program.problem.dtype)}
+    count = l2.simulate(program, gpu, seed=seed, log=log, **options)
+    spread = l2.read_spread(program, gpu, seeds, **options) if seeds > 1 else None
     return {
         "l2": {"sectors_read": count.sectors_read, "sectors_written": count.sectors_written,
                "hit_rate": count.hit_rate, "model": count.model, "blocks": count.blocks,
-               "blocks_simulated": count.blocks_simulated},
+               "blocks_simulated": count.blocks_simulated, "seed": seed},
         "dram": {"read_bytes": count.dram_read_bytes, "write_bytes": count.dram_write_bytes,
-                 "dirty_bytes_at_end": count.dirty_bytes_at_end, "by_tensor": count.by_tensor},
+                 "dirty_bytes_at_end": count.dirty_bytes_at_end, "by_tensor": count.by_tensor,
+                 "read_bytes_over_seeds": spread and {"seeds": seeds, "least": spread[0],
+                                                      "most": spread[1]}},
     }
 
 

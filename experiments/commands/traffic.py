@@ -20,6 +20,10 @@ def add_arguments(parser):
     options.add_shape(parser)
     options.add_tiles(parser)
     options.add_launch(parser)
+    parser.add_argument("--seed", type=options.whole, default=0, metavar="S",
+                        help="which launch: other physical pages, other first SMs (%(default)s)")
+    parser.add_argument("--seeds", type=options.whole, default=1, metavar="N",
+                        help="DRAM reads over N launches too: wide where all just fits the L2")
     parser.add_argument("--l2-curve", action="store_true",
                         help="DRAM reads against L2 size: fully associative LRU of tiles")
     options.add_json(parser)
@@ -43,7 +47,8 @@ def run(args):
     tiles = options.tiles(args, args.schedule, problem, gpu)
     point = traffic(
         args.schedule, problem, gpu, tiles, order=args.order, blocks_per_sm=args.blocks_per_sm,
-        engine=args.engine, times=True, on_progress=progress.share,
+        engine=args.engine, times=True, seed=args.seed, seeds=args.seeds,
+        on_progress=progress.share,
     )
     point["l2_curve"] = None
     if args.l2_curve:
@@ -96,6 +101,9 @@ def _show(point):
                   "rest repeats them")
         print(f"still dirty in L2 at the end: {si(dram['dirty_bytes_at_end'])}; "
               f"L2 hit rate {point['l2']['hit_rate']:.2%}")
+        if spread := dram["read_bytes_over_seeds"]:
+            print(f"DRAM reads over {spread['seeds']} launches on other pages: "
+                  f"{si(spread['least'])} to {si(spread['most'])}")
     print(f"FLOPs {si(point['flops'], 'FLOP')} (matmul, unmasked pairs), memory "
           f"{si(point['footprint_bytes'])}, bound {seconds(time['bound_s'])} by {time['limiter']}")
     if time["predicted_s"]:

@@ -21,7 +21,7 @@ from ...hwprofiles.schema import Profile, Section, Whole
 from .. import schedules
 from ..engines import NAMES as ENGINES
 from ..errors import InputError, unknown_name
-from ..grid_order import ORDERS
+from ..grid_order import parse as parse_order
 from ..mask_forms import file_of
 from ..problem import Attention
 from ..tiles import Tiles
@@ -61,6 +61,11 @@ def _context(info: ValidationInfo) -> dict[str, Any]:
 
 def _kv_order(value: str) -> str:
     return Tiles(1, 1, kv_order=value).kv_order
+
+
+def _order(value: str) -> str:
+    parse_order(value)
+    return value
 
 
 def _one_of(kind: str, valid: Callable[[], Iterable[str]]) -> Any:
@@ -104,7 +109,7 @@ AXES: dict[str, tuple[Any, Any]] = {
        for f in fields(Attention)},
     **{name: (_TILE, None) for name in TILES},
     "kv_order": (Annotated[str, AfterValidator(_kv_order)], "forward"),
-    "order": (_one_of("order", lambda: ORDERS), "row"),
+    "order": (Annotated[str, AfterValidator(_order)], "row"),
     "blocks_per_sm": (Whole | None, None),
     "engine": (_one_of("engine", lambda: ENGINES), "l2"),
     "times": (bool, False),
