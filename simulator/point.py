@@ -10,7 +10,7 @@ from .engines import NAMES as ENGINES
 from .engines import scratchpad
 from .engines.heard import side_by_side
 from .errors import InputError, unknown_name
-from .execution import Execution, estimate_residents, generic
+from .execution import estimate_residents, generic
 from .problem import Attention
 from .program import Program
 from .rates import l2_options
@@ -52,14 +52,7 @@ def traffic(schedule: str, problem: Attention, gpu: "Profile", tiles: Tiles | No
     >>> point["sm"]["read_bytes"], point["dram"]["read_bytes"]
     (142606336, 25165824)
     """
-    if engine not in ENGINES:
-        raise unknown_name("engine", engine, ENGINES)
-    if blocks_per_sm is not None and not 1 <= blocks_per_sm <= gpu.max_blocks_per_sm:
-        raise InputError(f"blocks_per_sm {blocks_per_sm} must be a whole number from 1 to "
-                         f"{gpu.max_blocks_per_sm}, the most of {gpu.name}")
-    for name, value, least in (("seed", seed, 0), ("seeds", seeds, 1)):
-        if not least <= value <= SEEDS_MAX:
-            raise InputError(f"{name} {value} must be a whole number from {least} to {SEEDS_MAX:,}")
+    _check_launch(gpu, engine, blocks_per_sm, seed, seeds)
     tiles = tiles or blocks.choose_tiles(schedule, problem, gpu)
     candidate = blocks.fitting_candidate(schedule, problem, tiles, gpu)
     program = candidate.program
@@ -87,11 +80,22 @@ def traffic(schedule: str, problem: Attention, gpu: "Profile", tiles: Tiles | No
                        "write_bytes": problem.compulsory_write_bytes},
         "time": _time(candidate, asked, order, times),
     }
-    kernel = generic(program, gpu)
     if engine != "scratchpad":
-        result |= _beyond_l2(program, gpu, kernel, blocks_per_sm, order, engine, seed, seeds, log,
-                             on_progress)
+        result |= _beyond_l2(program, gpu, engine, seed, seeds, log, blocks_per_sm=blocks_per_sm,
+                             order=order, on_progress=on_progress)
     return result
+
+
+def _check_launch(gpu: "Profile", engine: str, blocks_per_sm: int | None, seed: int,
+                  seeds: int) -> None:
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    if blocks_per_sm is not None and not 1 <= blocks_per_sm <= gpu.max_blocks_per_sm:
+        raise InputError(f"blocks_per_sm {blocks_per_sm} must be a whole number from 1 to "
+                         f"{gpu.max_blocks_per_sm}, the most of {gpu.name}")
+    for name, value, least in (("seed", seed, 0), ("seeds", seeds, 1)):
+        if not least <= value <= SEEDS_MAX:
+            raise InputError(f"{name} {value} must be a whole number from {least} to {SEEDS_MAX:,}")
 
 
 def _time(candidate: Candidate, asked: int | None, order: str, times: bool) -> dict[str, Any]:
@@ -114,16 +118,15 @@ def _time(candidate: Candidate, asked: int | None, order: str, times: bool) -> d
             "predicted_s": found and seconds, "predicted_limiter": found and found.limiter}
 
 
-def _beyond_l2(program: Program, gpu: "Profile", kernel: tuple[Execution, ...], blocks_per_sm: int,
-               order: str, engine: str, seed: int, seeds: int, log: Any,
-               on_progress: Callable[[float], object]) -> dict[str, Any]:
+def _beyond_l2(program: Program, gpu: "Profile", engine: str, seed: int, seeds: int, log: Any,
+               **options: Any) -> dict[str, Any]:
+    """L2 and DRAM of one launch, and DRAM reads over ``seeds``; ``options`` of l2.simulate."""
     from .engines import l2
     from .engines.l2_cache import UNIT_BYTES
 
-    unit_bytes = gpu.l2.line_bytes if engine == "l2-line" else UNIT_BYTES
-    options = {"blocks_per_sm": blocks_per_sm, "order": order, "unit_bytes": unit_bytes,
-               "skip_repeats": engine == "l2", "on_progress": on_progress,
-               **l2_options(gpu, kernel, program.problem.dtype)}
+    options |= {"unit_bytes": gpu.l2.line_bytes if engine == "l2-line" else UNIT_BYTES,
+                "skip_repeats": engine == "l2",
+                **l2_options(gpu, generic(program, gpu), program.problem.dtype)}
     count = l2.simulate(program, gpu, seed=seed, log=log, **options)
     spread = l2.read_spread(program, gpu, seeds, **options) if seeds > 1 else None
     return {
