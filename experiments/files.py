@@ -59,6 +59,9 @@ def write_atomic(path: Path, content: str | bytes):
     try:
         temporary.write_bytes(data)
         temporary.replace(path)
+    except OSError as error:
+        error.filename = str(path)  # a full disk does not say which file
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -61,8 +61,8 @@ def require_gpu():
         import cupy
     except ImportError as error:
         raise Unavailable(
-            f"CuPy cannot be imported ({error}): pip install 'hbmeter[cuda13]' "
-            "(or 'hbmeter[cuda12]' for a CUDA 12 driver)"
+            f"CuPy cannot be imported ({_brief(error)}): pip install 'hbmeter[cuda13]' "
+            "(or 'hbmeter[cuda12]' for a CUDA 12 driver; only one of the two: pip list shows both)"
         ) from error
     try:
         devices = cupy.cuda.runtime.getDeviceCount()
@@ -74,6 +74,12 @@ def require_gpu():
     if devices < 1:
         raise Unavailable("no GPU is visible: check nvidia-smi and CUDA_VISIBLE_DEVICES")
     return cupy
+
+
+def _brief(error: Exception) -> str:
+    """The first and the last line of CuPy's page of advice, which names the cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")]
+    return " … ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))
 
 
 # ---- Numbers ----------------------------------------------------------------------------------
