@@ -18,6 +18,7 @@ BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 GREY, LIGHT = "#595959", "#E4E4E4"
 DARK_GREEN, BROWN = "#00503A", "#7A3500"  # darker GREEN and VERMILION
+DARK_BLUE, DARK_PURPLE = "#003B5C", "#8A3E68"
 
 _SCHEDULES = {
     "standard": (VERMILION, "s"),
@@ -28,9 +29,22 @@ _SCHEDULES = {
     "flash2_wgmma": (SKY, "P"),
     "flash1_mma": (DARK_GREEN, "<"),
     "standard_mma": (BROWN, "X"),
+    "standard_separate": (ORANGE, "s"),
     "chunked": (GREY, "h"),
+    "split_kv": (BLACK, ">"),
+    "paged": (GREY, "d"),
+    "mla_decode": (BLACK, "D"),
+    "softmax_safe": (VERMILION, "H"),
+    "softmax_online": (GREEN, "H"),
+    "softmax_fused": (BLUE, "H"),
+    "standard_backward": (VERMILION, "p"),
+    "standard_backward_minimal": (ORANGE, "p"),
+    "standard_separate_backward": (BROWN, "p"),
+    "flash1_backward": (GREEN, "p"),
+    "flash2_backward": (DARK_BLUE, "p"),
+    "flash2_backward_fma": (DARK_PURPLE, "p"),
 }
-_OTHERS = ((SKY, "P"), (GREY, "h"), (BLACK, "p"))
+_OTHERS = ((SKY, "8"), (GREY, "8"), (BLACK, "8"))
 LINES = {"sm": "-", "dram": "--", "compulsory": ":"}
 
 WIDTH_INCHES = 8.6

@@ -7,11 +7,12 @@ from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
+from hbmeter import kernels
 from hbmeter.experiments import cli, figures, page, report, style
 from hbmeter.experiments.figures import block_heatmap, block_size, io_complexity, validation
 from hbmeter.experiments.files import csv_text, output_folder, write_atomic
 from hbmeter.hwprofiles import load
-from hbmeter.simulator import Attention, InputError
+from hbmeter.simulator import Attention, InputError, schedules
 
 SMALL = Attention(batch=1, heads=2, seq=256, head_dim=64)
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -183,6 +184,12 @@ def test_figures_are_the_same_every_time(gpu):
     table = block_size.run(SMALL, gpu)
     first, second = (style.svg(block_size.plot(table), "a", "t", "d") for _ in range(2))
     assert first == second
+
+
+def test_every_schedule_and_kernel_looks_different():
+    names = {*schedules.names(), *kernels.names()}
+    looks = {(style.colour(name), style.marker(name)) for name in names}
+    assert len(looks) == len(names)
 
 
 def test_csv_has_the_columns_of_all_rows():

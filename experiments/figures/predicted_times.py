@@ -25,7 +25,7 @@ def run(problem, gpu) -> list[dict]:
 @style.styled
 def plot(table):
     """A panel a mode, predicted over measured."""
-    fig, axes = style.figure(1, 2, 4.3, sharey=True)
+    fig, axes = style.figure(1, 2, 4.9, sharey=True)
     for ax, (column, title) in zip(axes, MODES, strict=True):
         rows = [row for row in table if row[column] is not None]
         times = [row["measured_s"] for row in rows]
@@ -46,7 +46,7 @@ def plot(table):
     axes[0].set_ylabel("predicted time")
     handles, _ = axes[0].get_legend_handles_labels()
     handles.append(style.key("12% off", color=style.BLACK, linewidth=0.9, linestyle=":"))
-    axes[0].legend(handles=handles, loc="upper left")
+    fig.legend(handles=handles, loc="outside lower center", ncols=5)
     return fig
 
 
