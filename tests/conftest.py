@@ -5,6 +5,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("few", deadline=None, max_examples=10,
+                          suppress_health_check=[HealthCheck.too_slow])  # tests/coverage.sh
 settings.load_profile("untimed")
 
 
