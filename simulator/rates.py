@@ -75,7 +75,7 @@ def rates(gpu: "Profile", multiplier: str, dtype: str, busy: float = 1.0) -> Rat
 
     flops = _matmul_flops_per_s(gpu, multiplier, dtype, measured)
     full = _clock_hz(gpu, multiplier, dtype)
-    clock = full * _speed_up(gpu, multiplier, busy)
+    clock = _clock_while(gpu, multiplier, busy, full)
     latency = gpu.latency_cycles
     l2 = gpu.l2.read_bytes_per_clock or L2_BYTES_PER_CLOCK_PER_SM * gpu.sm_count
     return Rates(
@@ -128,15 +128,14 @@ def _ports(gpu: "Profile") -> tuple[tuple[float, float], ...]:
     return tuple(pair for pair in curve if pair[0] < gpu.sm_count) or ((1.0, found.value),)
 
 
-def _speed_up(gpu: "Profile", multiplier: str, busy: float) -> float:
-    """The clock that the GPU keeps while so much of its tensor cores works, over that when all
-    does; 1 where a profile does not say."""
-    names = {"mma_sync": "mma_fp16_clock", "wgmma": "wgmma_fp16_clock"}
-    found = gpu.measured.get(names.get(multiplier, ""))
-    if found is None or not found.curve:
-        return 1.0
-    sms, clocks = zip(*found.curve, strict=True)
-    return float(np.interp(busy * gpu.sm_count, sms, clocks)) / float(clocks[-1])
+def _clock_while(gpu: "Profile", multiplier: str, busy: float, full: float) -> float:
+    """The clock that the GPU keeps while so much of its tensor cores works; ``full`` when all do,
+    and where a profile does not say."""
+    found = gpu.measured.get({"mma_sync": "mma_fp16_clock", "wgmma": "wgmma_fp16_clock"}.get(
+        multiplier, ""))
+    curve = [pair for pair in getattr(found, "curve", None) or () if pair[0] < gpu.sm_count]
+    sms, clocks = zip(*curve, (gpu.sm_count, full), strict=True)
+    return float(np.interp(busy * gpu.sm_count, sms, clocks))
 
 
 def _clock_hz(gpu: "Profile", multiplier: str, dtype: str) -> float:
