@@ -97,7 +97,8 @@ def _predicted(point: Point, schedule: str, profile, blocks_per_sm: list[int], g
     if profile is None:
         return found
     left = profile.measured.get("profiler_dirty")
-    options = {"blocks_per_sm": blocks_per_sm, "order": point.order, "cold_phases": True,
+    options = {"blocks_per_sm": blocks_per_sm, "cold_phases": True,
+               "order": kernels.get(point.kernel).issue_order(point.order),
                "dirty_before_bytes": left.value if left else 0, **_running(point, profile)}
     return found | remembered(
         lambda: _beyond_l2(program, profile, options, go_on),

@@ -243,6 +243,10 @@ class Kernel:
             "HEADERS_VERSION": f"0x{headers_version()}",
         }
 
+    def issue_order(self, order: str) -> str:
+        """What the simulator calls the order in which a launch with ``order`` issues its tiles."""
+        return order
+
     def options(self, problem: Attention, tiles: Tiles, count: bool = False,
                 order: str = "row") -> tuple[str, ...]:
         """The options of a build that do not depend on who compiles."""

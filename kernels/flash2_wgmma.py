@@ -94,6 +94,11 @@ class Flash2Wgmma(Kernel):
         groups = self.groups(tiles)
         return (wgmma(tiles.bc, groups, ping_pong=groups > 1),)
 
+    def issue_order(self, order):
+        """The last row blocks come first in every order. Its blocks stay and take the next tile of
+        a counter when they are done, as a grid's next block takes the place of one that ends."""
+        return "longest:1" if order == "row" else "longest"
+
     def launches(self, problem, tiles, order="row"):
         grid = problem.head_count * ceil_div(problem.seq, tiles.br)
         threads = 128 * (self.groups(tiles) + 1)

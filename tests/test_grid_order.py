@@ -1,6 +1,7 @@
 """Does every order of the grid issue every thread block once, and as its name says?"""
 
 import pytest
+from hbmeter import kernels
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import Attention, InputError, Tiles, schedules
 from hbmeter.simulator.engines import l2
@@ -29,6 +30,18 @@ def test_sections_lie_between_row_and_head():
     assert issued("longest:1")[:6] == [(0, 4), (0, 3), (0, 2), (0, 1), (0, 0), (1, 4)]
     assert issued("head:2")[:4] == [(0, 0), (1, 0), (0, 1), (1, 1)]
     assert issued("head:2")[10] == (2, 0)
+
+
+@pytest.mark.parametrize("kernel", kernels.names())
+def test_kernels_issue_their_tiles_in_an_order_that_the_simulator_knows(kernel):
+    for order in ORDERS:
+        order_number(kernels.get(kernel).issue_order(order), PROBLEM)
+
+
+def test_flash2_wgmma_begins_each_head_with_its_last_row_block():
+    wgmma = kernels.get("flash2_wgmma")
+    assert issued(wgmma.issue_order("row"))[:2] == [(0, 4), (0, 3)]
+    assert issued(wgmma.issue_order("head"))[:2] == [(0, 4), (1, 4)]
 
 
 def test_the_last_section_may_be_smaller():
