@@ -32,7 +32,8 @@ COMPARED = {
 
 def traffic(schedule: str, problem: Attention, gpu: "Profile", tiles: Tiles | None = None, *,
             order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2",
-            times: bool = False, seed: int = 0, seeds: int = 1, log: Any = None,
+            times: bool = False, seed: int = 0, seeds: int = 1, warm: bool = False,
+            log: Any = None,
             on_progress: Callable[[float], object] = lambda share: None) -> dict[str, Any]:
     """The bytes of one schedule on one GPU (a Profile), as ``hbmeter traffic --json`` prints them.
 
@@ -42,7 +43,8 @@ def traffic(schedule: str, problem: Attention, gpu: "Profile", tiles: Tiles | No
     and a time is predicted where the model covers the schedule (ten times slower than counting
     alone); without, it is that of any schedule. ``seed`` is one launch of many, whose physical
     pages and first SMs are its own; over ``seeds`` of them DRAM reads are given as a range, which
-    is wide where the working set just fits the L2. ``log`` (an engines.l2_log.Log) gets what thread
+    is wide where the working set just fits the L2. ``warm``: the L2 starts as the same call left
+    it, else empty. ``log`` (an engines.l2_log.Log) gets what thread
     blocks do and when, as l2.simulate has it. Parts that are not computed are None.
     Raises InputError when the tiles do not fit or a name is not known.
 
@@ -82,7 +84,7 @@ def traffic(schedule: str, problem: Attention, gpu: "Profile", tiles: Tiles | No
     }
     if engine != "scratchpad":
         result |= _beyond_l2(program, gpu, engine, seed, seeds, log, blocks_per_sm=blocks_per_sm,
-                             order=order, on_progress=on_progress)
+                             order=order, warm=warm, on_progress=on_progress)
     return result
 
 
@@ -132,7 +134,8 @@ def _beyond_l2(program: Program, gpu: "Profile", engine: str, seed: int, seeds: 
     return {
         "l2": {"sectors_read": count.sectors_read, "sectors_written": count.sectors_written,
                "hit_rate": count.hit_rate, "model": count.model, "blocks": count.blocks,
-               "blocks_simulated": count.blocks_simulated, "seed": seed},
+               "blocks_simulated": count.blocks_simulated, "seed": seed,
+               "start": "warm" if options["warm"] else "cold"},
         "dram": {"read_bytes": count.dram_read_bytes, "write_bytes": count.dram_write_bytes,
                  "dirty_bytes_at_end": count.dirty_bytes_at_end, "by_tensor": count.by_tensor,
                  "read_bytes_over_seeds": spread and {"seeds": seeds, "least": spread[0],

@@ -4,6 +4,9 @@ import json
 
 import pytest
 from hbmeter.experiments.cli import main
+from hbmeter.hwprofiles import load
+from hbmeter.simulator import Attention, InputError, schedules
+from hbmeter.simulator.engines import l2
 
 SMALL = ["traffic", "--schedule", "flash2", "--gpu", "h200", "--batch", "1", "--heads", "4",
          "--head-dim", "64", "--br", "64", "--bc", "64"]
@@ -52,3 +55,26 @@ def test_bad_launches_are_refused_in_a_line(capsys, options, says):
         raise SystemExit(main([*SMALL, *options]))
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_call_that_fits_finds_all_of_it_in_the_l2_of_the_call_before(capsys):
+    found = point(capsys, "--seq", "512", "--l2-start", "warm")
+    assert found["l2"]["start"] == "warm"
+    assert found["dram"]["read_bytes"] == 0
+    assert found["sm"] == point(capsys, "--seq", "512")["sm"]
+
+
+def test_a_call_far_larger_than_the_l2_finds_little_and_writes_what_the_last_left():
+    gpu = load("h200")
+    program = schedules.build("standard", Attention(1, 16, 4096, 64))
+    cold, warm = (l2.simulate(program, gpu, blocks_per_sm=2, warm=flag) for flag in (False, True))
+    assert warm.dram_read_bytes == pytest.approx(cold.dram_read_bytes, rel=0.05)
+    written = warm.sectors_written * warm.sector_bytes
+    assert warm.dram_write_bytes == pytest.approx(written, rel=0.02)
+    assert cold.dram_write_bytes < warm.dram_write_bytes
+
+
+def test_a_warm_start_has_no_cold_phases():
+    program = schedules.build("flash2", Attention(1, 2, 256, 64))
+    with pytest.raises(InputError, match="a warm start has neither phases that start cold"):
+        l2.simulate(program, load("h200"), blocks_per_sm=1, warm=True, cold_phases=True)

@@ -24,6 +24,8 @@ def add_arguments(parser):
                         help="which launch: other physical pages, other first SMs (%(default)s)")
     parser.add_argument("--seeds", type=options.whole, default=1, metavar="N",
                         help="DRAM reads over N launches too: wide where all just fits the L2")
+    parser.add_argument("--l2-start", choices=("cold", "warm"), default="cold",
+                        help="L2 at the start: empty, or as the same call left it (%(default)s)")
     parser.add_argument("--l2-curve", action="store_true",
                         help="DRAM reads against L2 size: fully associative LRU of tiles")
     options.add_json(parser)
@@ -48,7 +50,7 @@ def run(args):
     point = traffic(
         args.schedule, problem, gpu, tiles, order=args.order, blocks_per_sm=args.blocks_per_sm,
         engine=args.engine, times=True, seed=args.seed, seeds=args.seeds,
-        on_progress=progress.share,
+        warm=args.l2_start == "warm", on_progress=progress.share,
     )
     point["l2_curve"] = None
     if args.l2_curve:
@@ -95,7 +97,8 @@ def _show(point):
         print(f"{(sm['read_bytes'] + sm['write_bytes']) / elements:g} accesses an element")
     if dram:
         l2 = point["l2"]
-        print(f"SM counted; DRAM predicted by the L2 model: {l2['model']}")
+        start = "; the L2 starts as the same call left it" * (l2["start"] == "warm")
+        print(f"SM counted; DRAM predicted by the L2 model: {l2['model']}{start}")
         if l2["blocks_simulated"] < l2["blocks"]:
             print(f"simulated {l2['blocks_simulated']:,} of {l2['blocks']:,} thread blocks; the "
                   "rest repeats them")

@@ -112,7 +112,8 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
              matmul_flops_per_s: float | None = None, prefetch: Sequence[str] | None = None,
              younger_pace: float | Sequence[float] = YOUNGER_PACE, cold_phases: bool = False,
              dirty_before_bytes: float = 0, unit_bytes: int = UNIT_BYTES,
-             skip_repeats: bool = True, seed: int = 0, log: Log | None = None,
+             skip_repeats: bool = True, seed: int = 0, warm: bool = False,
+             log: Log | None = None,
              on_progress=lambda share: None) -> L2Count:
     """Run a program's thread blocks on ``gpu`` (a Profile), its L2 empty at the start.
 
@@ -126,31 +127,38 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
     ``dirty_before_bytes`` of it are dirty then, by something else. ``unit_bytes`` is what the
     cache moves at a time: the line size is exact. ``skip_repeats``: count groups of thread blocks
     that repeat others without simulating them (l2_repeat.py). ``seed``: another launch, whose
-    physical pages and first SMs are others. ``log`` gets what thread blocks do and when, without
+    physical pages and first SMs are others. ``warm``: the L2 starts as the same call left it, which
+    is simulated whole before and not counted. ``log`` gets what thread blocks do and when, without
     skipped ones; when it is full the run ends there, and so do the counts. ``on_progress`` gets the
     share that is done some times a second; what it raises, or Ctrl-C, ends the run.
     Raises InputError for an unknown order or prefetch, or units that the reader cannot hold.
     """
     prefetch = [None] * len(program.phases) if prefetch is None else list(prefetch)
     _check(gpu, prefetch, unit_bytes)
+    if warm and (cold_phases or dirty_before_bytes or log):
+        raise InputError("a warm start has neither phases that start cold, nor what others left "
+                         "dirty, nor a log")
     issue = order_number(order, program.problem)
     cycles = instruction_cycles(program, gpu, matmul_flops_per_s)
     residents = np.broadcast_to(blocks_per_sm, len(program.phases))
     younger = np.broadcast_to(younger_pace, len(program.phases))
     tensors = _with_others(program)
-    sectors, plans, cache = np.zeros((len(tensors), COLUMNS), np.int64), [], None
-    for number, phase in enumerate(program.phase_records):
-        resident = int(residents[number])
-        if cold_phases or cache is None:
-            cache = _cache(gpu, unit_bytes, tensors[-1]["base_bytes"], dirty_before_bytes, seed)
-        plan = plan_phase(program, phase, gpu, resident, issue, skip_repeats)
-        sectors += _run(program, phase, moves(program, phase, cycles, prefetch[number]), tensors,
-                        _paces(resident, younger[number]), sm_sides(gpu, seed), cache,
-                        _machine(gpu, resident, unit_bytes, phase["group"]), plan, log,
-                        lambda done, at=phase: on_progress(_share(program, at, done)))
-        plans.append(plan)
-        if log and log.full:
-            break
+    cache = None
+    for skipping in (False, skip_repeats) if warm else (skip_repeats,):
+        sectors, plans = np.zeros((len(tensors), COLUMNS), np.int64), []
+        for number, phase in enumerate(program.phase_records):
+            resident = int(residents[number])
+            if cold_phases or cache is None:
+                cache = _cache(gpu, unit_bytes, tensors[-1]["base_bytes"], dirty_before_bytes, seed)
+            plan = plan_phase(program, phase, gpu, resident, issue, skipping)
+            steps = moves(program, phase, cycles, prefetch[number])
+            sectors += _run(program, phase, steps, tensors,
+                            _paces(resident, younger[number]), sm_sides(gpu, seed), cache,
+                            _machine(gpu, resident, unit_bytes, phase["group"]), plan, log,
+                            lambda done, at=phase: on_progress(_share(program, at, done)))
+            plans.append(plan)
+            if log and log.full:
+                break
     dirty = dirty_sectors(cache, tensors, unit_bytes)[:-1]
     blocks = sum(int(plan["total"]) for plan in plans)
     return L2Count(program, sectors[:-1], dirty, int(sectors[-1, WRITTEN_BACK]),
