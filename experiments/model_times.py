@@ -74,8 +74,10 @@ def _times(layer, gpu, length: int, batch: int, dtype: str) -> dict:
 
 
 def _prefill_s(schedule: str, problem, gpu) -> float | None:
-    tried = (Candidate(build(schedule, problem, tiles), gpu).prediction for tiles in TRIED[schedule])
-    return min((found.seconds for found in tried if found is not None), default=None)
+    candidates = (Candidate(build(schedule, problem, tiles), gpu) for tiles in TRIED[schedule])
+    timed = (found.seconds for candidate in candidates
+             if (found := candidate.prediction) is not None)
+    return min(timed, default=None)
 
 
 def _decode_s(schedule: str, problem, gpu) -> float | None:

@@ -21,12 +21,13 @@ from hbmeter.simulator.execution import (
     multiplier_of,
 )
 from hbmeter.simulator.grid_order import HEAD, LONGEST, ROW
+from hbmeter.simulator.phase_time import UNITS, clear_tiles
 from hbmeter.simulator.problem import Attention
 from hbmeter.simulator.queueing import alone, residence
 from hbmeter.simulator.rates import rates
 from hbmeter.simulator.tape import Kind
 from hbmeter.simulator.tiles import Tiles
-from hbmeter.simulator.time_model import UNITS, _clear_tiles, covers, predict
+from hbmeter.simulator.time_model import covers, predict
 
 GPUS = ("h200", "a100-40gb", "t4", "rtx4090")
 SHAPES = [
@@ -273,9 +274,9 @@ def test_tiles_that_the_masks_edge_does_not_cross_are_those_without_hidden_pairs
     rows, columns = -(-n_q // br), -(-n_kv // bc)
     clear = np.array([[seen[r * br:][:br, c * bc:][:, :bc].all() and (c + 1) * bc <= n_kv
                        for c in range(columns)] for r in range(rows)])
-    np.testing.assert_array_equal(_clear_tiles(problem, tile, rows, True), clear.sum(axis=1))
+    np.testing.assert_array_equal(clear_tiles(problem, tile, rows, True), clear.sum(axis=1))
     whole = clear & ((np.arange(rows) + 1) * br <= n_q)[:, None]
-    np.testing.assert_array_equal(_clear_tiles(problem, tile, columns, False), whole.sum(axis=0))
+    np.testing.assert_array_equal(clear_tiles(problem, tile, columns, False), whole.sum(axis=0))
 
 
 def test_every_kernel_says_how_each_of_its_phases_runs():

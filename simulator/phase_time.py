@@ -1,0 +1,348 @@
+"""Time of one launch: the work of its thread blocks on each unit, who queues for it, and when.
+
+Every thread block's work follows from the program's operations (engines/executions.py) and the
+kernel's costs (execution.py). Groups of warps, one warp for each subpartition, are the customers of
+a closed queueing network whose service centres are the SM's units (queueing.py). Thread blocks go
+to SMs in grid order, each SM as fast as its residents allow (engines/dispatch.py).
+"""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import queueing
+from .engines.dispatch import makespan
+from .engines.executions import executions
+from .execution import WAVEFRONT_BYTES, Execution
+from .grid_order import ROW, order_number
+from .ops import BY_CODE, Unit
+from .problem import Attention
+from .program import Program, Role, Tile
+from .rates import rates
+from .tape import Kind, Record
+
+if TYPE_CHECKING:
+    from ..hwprofiles.schema import Profile
+
+UNITS = ("matmul", "exp", "issue", "alu", "shared memory", "SM boundary", "DRAM")
+_MATMUL, _EXP, _ISSUE, _ALU, _SMEM, _BOUNDARY, _DRAM = range(len(UNITS))
+_MOVES = (Kind.LOAD, Kind.STORE, Kind.REDUCE)
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """One launch: seconds, and the seconds that each unit works for it when all SMs share alike."""
+
+    name: str
+    seconds: float
+    unit_seconds: dict[str, float]
+    blocks: int
+    blocks_per_sm: int
+    waves: float
+
+    @property
+    def limiter(self) -> str:
+        """The busiest unit; latency when none is busy for half of the time."""
+        unit = max(self.unit_seconds, key=self.unit_seconds.__getitem__)
+        return unit if 2 * self.unit_seconds[unit] >= self.seconds else f"latency, then {unit}"
+
+
+def clear_tiles(problem: Attention, tile: Tile, blocks: int, by_rows: bool) -> np.ndarray:
+    """[row block or column block] how many tiles of its walk the mask's edge does not cross."""
+    mask, first = problem.mask_bounds, np.arange(blocks) * (tile.rows if by_rows else tile.cols)
+    if by_rows:
+        last = np.minimum(first + tile.rows, problem.seq) - 1
+        low, _ = mask.column_range(last, problem.kv_seq)
+        _, high = mask.column_range(first, problem.kv_seq)
+        return _above_zero(high // tile.cols - -(-low // tile.cols))
+    low = np.clip(first + tile.cols - mask.hi_shift, 0, problem.seq)
+    high = np.clip(first + 1 - mask.lo_shift, 0, problem.seq)
+    high[first + tile.cols > problem.kv_seq] = 0
+    return _above_zero(high // tile.rows - -(-low // tile.rows))
+
+
+def _above_zero(counts: np.ndarray) -> np.ndarray:
+    positive: np.ndarray = np.maximum(counts, 0)
+    return positive
+
+
+def phase_time(phase: "Phase", resident: int, order: str, dram_bytes: float | None) -> PhaseTime:
+    """Twice: how busy the multiplier is decides the clock."""
+    phase.settle(phase.time(resident, order, dram_bytes))
+    return phase.time(resident, order, dram_bytes)
+
+
+class Phase:
+    """The costs of one phase's instructions under a kernel, and how often blocks run them."""
+
+    def __init__(self, program: Program, number: int, gpu: "Profile", how: Execution) -> None:
+        self.program, self.gpu, self.how = program, gpu, how
+        self.phase = program.phases[number]
+        self.rates = rates(gpu, how.multiplier, program.problem.dtype)
+        self.tape = program.tape[self.phase.first:self.phase.end]
+        self.counts = self._counts(number)
+        self.heads = program.problem.head_count // self.phase.group
+        self.per_head = len(self.counts)
+        if (self.counts == self.counts[0]).all():
+            self.counts = self.counts[:1]  # stands for all
+        self.blocks = self.per_head * self.heads
+        self.active = min(gpu.sm_count, self.blocks)
+        self.own_rows = 1.0  # of a thread block's tile, on average
+        for axis in self.phase.axes[:1]:
+            self.own_rows = axis.extent / (axis.blocks * axis.step)
+        self.moved = self._moved(_MOVES)
+        self.groups = how.warps / gpu.subpartitions_per_sm  # of warps, in one thread block
+
+    def _counts(self, number: int) -> np.ndarray:
+        """Executions of each instruction by each thread block; of masking, only those of tiles
+        that the mask's edge crosses where the kernel looks."""
+        counts = executions(self.program, number)
+        if not self.how.masks_edges or self.program.problem.visibility.listed:
+            return counts
+        problem = self.program.problem
+        for address, row in enumerate(self.tape):
+            masks = row["kind"] == Kind.COMPUTE and BY_CODE[row["op"]].name == "mask"
+            if masks and len(self.phase.axes) == 1 and 0 in (row["row_var"], row["col_var"]):
+                tile = self.program.tile_table[row["out"]]
+                clear = clear_tiles(problem, tile, len(counts), by_rows=row["row_var"] == 0)
+                counts[:, address] = np.maximum(counts[:, address] - clear, 0)
+        return counts
+
+    def settle(self, found: PhaseTime) -> None:
+        """Take the clock from how busy the multiplier was."""
+        busy = found.unit_seconds[UNITS[_MATMUL]] / found.seconds
+        self.rates = rates(self.gpu, self.how.multiplier, self.program.problem.dtype, min(busy, 1))
+
+    def time(self, resident: int, order: str, dram_bytes: float | None) -> PhaseTime:
+        """Seconds with ``resident`` thread blocks on an SM."""
+        demands, delays = self._costs()
+        from_dram = self._dram_bytes(resident, order)
+        if dram_bytes is None:
+            dram_bytes = sum(from_dram.values())
+        totals = self.counts @ demands + self._spills()
+        totals[:, _DRAM] = dram_bytes / self.blocks / self.rates.gpu_dram_bytes * self.active
+        waited = (self._waited(demands, totals) + self._spills()) / self.groups
+        seen = waited - self._hidden(demands) / self.groups
+        delay = self.counts @ delays
+        delay += self._exposed_loads(seen, demands, self._latencies(from_dram))
+        if self.how.ping_pong:  # nothing runs under the first trip
+            delay += (totals[:, :_BOUNDARY].sum(axis=1) - totals.max(axis=1)) / self._trips()
+        by_itself = queueing.alone(seen.mean(axis=0), delay.mean(), self.how.strips)
+        own = np.where(np.arange(len(UNITS)) == _DRAM, 0.0, totals.mean(axis=0))
+        cycles = queueing.residence(
+            waited.mean(axis=0), own / self.groups, by_itself,
+            max(int(self.groups), 1), max(ceil(resident * self.groups), 1))
+        customers = np.arange(1, resident + 1) * self.groups
+        weights = seen.sum(axis=1) + delay
+        beside = np.interp(customers, np.arange(1, len(cycles) + 1), cycles)
+        total = max(self._makespan(weights / weights.mean(), order, beside, from_dram),
+                    self.rates.dram_latency + dram_bytes / self.rates.gpu_dram_bytes)
+        busy = totals.mean(axis=0) * self.blocks / self.active / self.rates.clock_hz
+        return PhaseTime(self.phase.name, float(total) / self.rates.clock_hz,
+                         dict(zip(UNITS, busy.tolist(), strict=True)), self.blocks, resident,
+                         self.blocks / (self.gpu.sm_count * resident))
+
+    def _makespan(self, weights: np.ndarray, order: str, beside: np.ndarray,
+                  from_dram: dict[int, float]) -> float:
+        """Cycles of the whole grid. Equal blocks keep SMs in step: all do as the fullest one, and
+        what blocks begin with and end with shares the DRAM with all others'."""
+        equal = np.allclose(weights, 1.0, rtol=1e-9)
+        begin, load, end = self._around(from_dram, equal)
+        once = 0.0  # before all
+        if self.how.persistent:
+            once, begin, load = begin + load, 0.0, 0.0
+        heads, sms, number = self.heads, self.gpu.sm_count, ROW
+        if equal:
+            weights, heads, sms = np.ones(1), ceil(self.blocks / self.gpu.sm_count), 1
+        else:
+            number = order_number(order, self.program.problem)
+        return once + makespan(weights, heads, number, sms, beside, begin + end, load)
+
+    def _around(self, from_dram: dict[int, float], in_step: bool) -> tuple[float, float, float]:
+        """Cycles from room for a thread block until its first loads begin to arrive, until all of
+        them are there, and of its stores."""
+        rate = self.rates
+        begin, load, end, dram = rate.block_start, 0.0, 0.0, 0.0
+        for row in self.tape[np.isin(self.tape["kind"], _MOVES)]:
+            size, tensor = self._bytes(row), int(row["tensor"])
+            share = min(from_dram[tensor] / max(self.moved[tensor], 1), 1)
+            if row["kind"] == Kind.LOAD and self.how.prefetch != "none":
+                load += size / rate.boundary_bytes(self.active)
+                dram += size * share
+            elif row["kind"] == Kind.STORE:
+                end += size / rate.block_store_bytes
+                dram += size * share
+        if self.how.prefetch != "none":
+            begin += rate.dram_latency
+        if in_step:
+            load = max(load, dram * self.active / rate.gpu_dram_bytes)
+        return begin, load, end
+
+    def _costs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of one execution of each instruction by a thread block: cycles on each unit with an SM
+        to itself, and cycles that its warps wait."""
+        demands = np.zeros((len(self.tape), len(UNITS)))
+        delays = np.zeros(len(self.tape))
+        for address, row in enumerate(self.tape):
+            if row["kind"] == Kind.COMPUTE:
+                demands[address], delays[address] = self._compute(row)
+            elif row["kind"] in _MOVES:
+                demands[address] = self._move(row)
+        return demands, delays
+
+    def _compute(self, row: Record) -> tuple[np.ndarray, float]:
+        op, cycles, rate = BY_CODE[row["op"]], np.zeros(len(UNITS)), self.rates
+        cost = self.how.costs.get(op.name)
+        if cost is None:
+            return cycles, 0.0
+        first, out = (self.program.tile_table[row[name]] for name in ("a", "out"))
+        work = first.rows * first.cols * (self.how.filled if first.cols > 1 else 1.0)
+        if op.unit == Unit.MATMUL:
+            work *= out.cols
+            cycles[_MATMUL] = 2 * work / rate.matmul_flops
+        elif op.unit == Unit.EXP:
+            cycles[_EXP] = work / rate.exp
+        cycles[_ISSUE] = work * (cost.instructions + cost.slow) / rate.instructions
+        cycles[_ALU] = 2 * work * cost.slow / rate.instructions
+        cycles[_SMEM] = work * cost.wavefronts / rate.wavefronts
+        if self.how.multiplier == "fma":  # products are instructions; fp64 ones are slow on some
+            cycles[_ISSUE] = max(cycles[_ISSUE], cycles[_MATMUL])
+        return cycles, cost.waits * rate.pipeline_latency + cost.chain * rate.chain_latency
+
+    def _move(self, row: Record) -> np.ndarray:
+        cycles, rate, how = np.zeros(len(UNITS)), self.rates, self.how
+        size = self._bytes(row)
+        instructions = size * how.instructions_per_byte
+        cycles[_ISSUE] = instructions / rate.instructions
+        cycles[_ALU] = instructions / rate.instructions
+        cycles[_SMEM] = size / WAVEFRONT_BYTES / rate.wavefronts
+        cycles[_BOUNDARY] = size / how.multicast / rate.boundary_bytes(
+            self.active, row["kind"], self._together(row))
+        return cycles
+
+    def _together(self, row: Record) -> bool:
+        """Whether thread blocks load the same tile at the same time: they walk it alike."""
+        return self.program.problem.mask == "full" and row["row_var"] > 0
+
+    def _dram_bytes(self, resident: int, order: str) -> dict[int, float]:
+        """DRAM bytes of each tensor without simulating the L2: what is touched moves once, but for
+        outputs and what is smaller than the L2 and lives between phases; of bytes read again, what
+        the heads in flight do not keep in L2 is read once a pass, and blocks of a head that are in
+        flight together walk it together."""
+        l2, found = self.gpu.l2, {}
+        reads, writes = self._moved((Kind.LOAD,)), self._moved((Kind.STORE, Kind.REDUCE))
+        sizes = {index: self.program.tensor_bytes(self.program.tensors[index])
+                 for index in {*reads, *writes}}
+        slots, blocks = self.gpu.sm_count * resident, self.per_head
+        heads = self.heads if order != "row" else min(self.heads, slots / blocks + 1)
+        walkers = max(min(slots / heads, blocks), 1)
+        again = sum(sizes[index] for index in reads if reads[index] > sizes[index])
+        kept = l2.size_bytes / (l2.partitions if blocks > 1 else 1)
+        missed = max(1 - kept / max(again * heads / self.heads, 1), 0)
+        for index, size in sizes.items():
+            once = 0.0
+            tensor = self.program.tensors[index]
+            if index in reads and (tensor.role == Role.INPUT or size > l2.size_bytes):
+                once += min(size, reads[index])
+            if index in writes and size > l2.size_bytes:
+                once += size
+            passes = reads.get(index, 0) / size / walkers
+            found[index] = once + missed * size * max(passes - 1, 0)
+        return found
+
+    def _moved(self, kinds: tuple[Kind, ...]) -> dict[int, float]:
+        """Bytes over the SM boundary of each tensor, whole tiles."""
+        found: dict[int, float] = {}
+        executed = self.counts.mean(axis=0) * self.blocks
+        for address in np.flatnonzero(np.isin(self.tape["kind"], kinds)):
+            index = int(self.tape[address]["tensor"])
+            size = self._bytes(self.tape[address]) * float(executed[address])
+            found[index] = found.get(index, 0) + size
+        return found
+
+    def _spills(self) -> np.ndarray:
+        """[block, unit] cycles of registers that the compiler spilled, once a trip: words to and
+        from L1, which is the memory that shared memory is."""
+        size = self.how.spill_bytes * self.how.threads
+        once = np.zeros(len(UNITS))
+        once[_ISSUE] = size / 4 / self.rates.instructions
+        once[_SMEM] = size / WAVEFRONT_BYTES / self.rates.wavefronts
+        cycles: np.ndarray = self._trips()[:, None] * once
+        return cycles
+
+    def _trips(self) -> np.ndarray:
+        """How often each thread block loads a tile, of the tile that it loads most often."""
+        trips: np.ndarray = self.counts[:, self.tape["kind"] == Kind.LOAD].max(axis=1, initial=1)
+        return trips
+
+    def _bytes(self, row: Record) -> float:
+        """Of a move, on average: of a thread block's own rows, and of a tensor's columns, only
+        those that there are."""
+        tile = self.program.tile_table[int(row["tile"])]
+        tensor = self.program.tensors[int(row["tensor"])]
+        columns = min(tensor.cols / ceil(tensor.cols / tile.cols), tile.cols)
+        rows = tile.rows * (self.own_rows if row["row_var"] == 0 else 1.0)
+        return rows * columns * tensor.element_bytes
+
+    def _waited(self, demands: np.ndarray, totals: np.ndarray) -> np.ndarray:
+        """[block, unit] cycles at which warps wait for a unit: loads ahead of their use are not
+        waited for; of slow instructions only what the issue does not show; the FMA units' products
+        are their issue; in ping-pong only the busiest unit shows."""
+        if self.how.ping_pong:
+            return np.where(totals == totals.max(axis=1, keepdims=True), totals, 0.0)
+        seen = demands
+        if self.how.prefetch != "none":
+            seen = np.where((self.tape["kind"] == Kind.LOAD)[:, None], 0.0, demands)
+        waited: np.ndarray = self.counts @ seen
+        waited[:, _ALU] /= 2
+        if self.how.multiplier == "fma":
+            waited[:, _MATMUL] = 0.0
+        waited[:, _DRAM] = 0.0 if self.how.prefetch != "none" else totals[:, _DRAM]
+        return waited
+
+    def _hidden(self, demands: np.ndarray) -> np.ndarray:
+        """[block, unit] cycles that a warp by itself does not see: it reads the operands of the
+        next products from shared memory under these, or these run under the reads."""
+        shorter = np.zeros_like(demands)
+        if self.how.operands_ahead:
+            both = demands[:, [_MATMUL, _SMEM]]
+            rows = np.arange(len(demands))
+            shorter[rows, np.where(both[:, 0] < both[:, 1], _MATMUL, _SMEM)] = both.min(axis=1)
+        hidden: np.ndarray = self.counts @ shorter
+        return hidden
+
+    def _latencies(self, from_dram: dict[int, float]) -> dict[int, float]:
+        """Cycles to each tensor's first byte: that of DRAM for the share that comes from there."""
+        near, far = self.rates.l2_latency, self.rates.dram_latency
+        loaded = self._moved((Kind.LOAD,))
+        return {index: near + (far - near) * min(from_dram[index] / max(size, 1), 1)
+                for index, size in loaded.items()}
+
+    def _exposed_loads(self, seen: np.ndarray, demands: np.ndarray,
+                       latencies: dict[int, float]) -> np.ndarray:
+        """Cycles that each thread block waits for loads beyond what runs meanwhile: nothing, one
+        of a trip's two products, or whole trips."""
+        loads = np.flatnonzero(self.tape["kind"] == Kind.LOAD)
+        waits, how = np.zeros(len(self.counts)), self.how
+        if not len(loads):
+            return waits
+        trips = self._trips()
+        meanwhile = np.zeros(len(self.counts))
+        if how.prefetch == "trip":
+            meanwhile = seen.sum(axis=1) / trips
+        elif how.prefetch == "product":
+            products = demands[:, [_MATMUL, _SMEM]].max(axis=1) * (demands[:, _MATMUL] > 0)
+            meanwhile = self.counts @ products / self.groups / trips / 2
+        if how.prefetch == "none" and how.trips_ahead > 1:
+            waits += self.rates.l2_latency
+        for address in loads:
+            size = self._bytes(self.tape[address])
+            turns = ceil(size / how.in_flight_bytes) if how.in_flight_bytes else 1
+            arrival = turns * latencies[int(self.tape[address]["tensor"])] / how.trips_ahead
+            if how.prefetch != "none":
+                arrival += size / how.multicast / self.rates.boundary_bytes(
+                    self.active, Kind.LOAD, self._together(self.tape[address]))
+            waits += self.counts[:, address] * np.maximum(arrival - meanwhile, 0)
+        return waits
