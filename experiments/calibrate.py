@@ -302,7 +302,8 @@ def _model(gpu, sm_sides, before: int, scan: Scan) -> tuple[int, int]:
     options = dict(
         written_bytes=scan.written_bytes, rereads=scan.rereads, read_bytes=scan.read_bytes,
         passes=scan.passes, shared=scan.shared, step_bytes=scan.step_bytes,
-        dirty_before_bytes=before)
+        dirty_before_bytes=before,
+        cycles=l2.chunk_cycles(gpu, scan.step_bytes, scan.blocks_per_sm))
     found = remembered(lambda: {"bytes": l2_scan.scan(gpu.l2, of_blocks, **options)},
                        l2=gpu.l2, sides=of_blocks.tolist(), scan=options)
     return tuple(found["bytes"])

@@ -52,16 +52,21 @@ class L2Cache(Section):
     sector_bytes: Whole = _about("bytes of a sector, the unit of transfer; divides the line")
     partitions: Whole = _about("parts that each serve the SMs near them and may hold copies")
     size_bytes: Whole = _about("capacity in bytes of all partitions together")
+    room_share: Positive | None = _optional("of size_bytes, what lines find room in; none: all")
     read_bytes_per_clock: Positive | None = _optional("specified read bandwidth, bytes per clock")
     dirty_bytes_max: Whole | None = _optional("most bytes that are dirty at once before older "
                                               "ones are written back")
     home_bytes: Whole | None = _optional("bytes of consecutive addresses with one home partition")
     home_bits: Whole | None = _optional("bits of the number of such a piece in its 2 MiB page "
                                         "whose parity is the home")
-    far_depth: WholeOrZero | None = _optional("LRU rank at which the home's copy of what the other "
-                                              "side reads enters its set")
     sm_partitions: Annotated[str, Field(pattern=r"^[0-9]+$", max_length=1024)] | None = _optional(
         "partition of each SM, a digit each, in the order that thread blocks first reach them")
+    sm_gpcs: Annotated[str, Field(pattern=r"^[0-9]+$", max_length=1024)] | None = _optional(
+        "GPC of each SM, a digit each, in the same order")
+    merged_requests_max: Whole | None = _optional("requests of SMs of one GPC for the same line "
+                                                  "that are sent to L2 as one")
+    coalescer_cycles: Whole | None = _optional("of a request's latency, the cycles in which no "
+                                               "other joins it")
 
     @field_validator("sector_bytes")
     @classmethod

@@ -18,7 +18,8 @@ SHAPE, TILES = Attention(4, 32, 1024, 64), Tiles(64, 64)
 
 def small_gpu(partitions=2, l2_bytes=4 << 20, sm_count=20):
     cache = H200.l2.model_copy(update={"partitions": partitions, "sm_partitions": None,
-                                       "size_bytes": l2_bytes, "dirty_bytes_max": None})
+                                       "room_share": None, "size_bytes": l2_bytes,
+                                       "dirty_bytes_max": None})
     return H200.model_copy(update={"l2": cache, "sm_count": sm_count})
 
 
@@ -59,7 +60,7 @@ def test_what_repeats_counts_as_if_it_were_simulated(schedule, changes, order, b
     full = simulate(schedule, problem, **options, skip_repeats=False)
     assert full.blocks_simulated == full.blocks == fast.blocks
     assert max(map(abs, differences(fast, full))) <= BOUND
-    assert fast.sectors_read == full.sectors_read
+    assert fast.sectors_asked == full.sectors_asked
     assert fast.sectors_written == full.sectors_written
 
 
@@ -133,7 +134,7 @@ def test_waves_of_heads_side_by_side_repeat(order, seq):
                   for skip in (True, False))
     assert fast.blocks_simulated < fast.blocks / 2
     assert max(map(abs, differences(fast, full))) <= 0.001
-    assert fast.sectors_read == full.sectors_read
+    assert fast.sectors_asked == full.sectors_asked
 
 
 @pytest.mark.parametrize("order", ["head:4", "longest:4", "longest:1"])
@@ -144,7 +145,7 @@ def test_sections_of_heads_repeat(order, mask):
                   for skip in (True, False))
     assert fast.blocks_simulated < 0.6 * fast.blocks
     assert max(map(abs, differences(fast, full))) <= BOUND
-    assert fast.sectors_read == full.sectors_read
+    assert fast.sectors_asked == full.sectors_asked
 
 
 def test_heads_side_by_side_that_drift_apart_are_all_simulated():

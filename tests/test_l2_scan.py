@@ -9,7 +9,7 @@ from hbmeter.hwprofiles import load
 from hbmeter.kernels import compiler
 from hbmeter.kernels.errors import Unavailable
 from hbmeter.kernels.probes import l2 as probes
-from hbmeter.simulator.engines import l2_cache, l2_scan
+from hbmeter.simulator.engines import l2, l2_cache, l2_scan
 from hbmeter.simulator.problem import Attention
 from hbmeter.simulator.tiles import Tiles
 
@@ -18,24 +18,30 @@ H200 = load("h200")
 
 def small_l2(sets, partitions=1, **changes):
     return H200.l2.model_copy(update={"size_bytes": sets * l2_cache.WAYS * 128 * partitions,
-                                      "partitions": partitions, "dirty_bytes_max": None, **changes})
+                                      "partitions": partitions, "dirty_bytes_max": None,
+                                      "room_share": None, **changes})
 
 
 def dictionary_scan(lines, blocks, passes, chunk, n_sets):
-    """Lines fetched by blocks that read their slices in step, with an OrderedDict a set."""
+    """Lines fetched by blocks that take turns, a chunk of their slice each, with an OrderedDict a
+    set."""
     sets, fetched, share = [OrderedDict() for _ in range(n_sets)], 0, -(-lines // blocks)
-    for _ in range(passes):
-        for start in range(0, share, chunk):
-            for block in range(blocks):
-                first, end = block * share, min((block + 1) * share, lines)
-                for line in range(first + start, min(first + start + chunk, end)):
-                    ways = sets[line % n_sets]
-                    if line not in ways:
-                        fetched += 1
-                        if len(ways) == l2_cache.WAYS:
-                            ways.popitem(last=False)
-                    ways[line] = True
-                    ways.move_to_end(line)
+    walks = []
+    for block in range(blocks):
+        mine = range(block * share, min((block + 1) * share, lines))
+        chunks = [mine[at:at + chunk] for at in range(0, len(mine), chunk)]
+        walks.append(iter(chunks * passes))
+    while walks:
+        going = [(walk, next(walk, None)) for walk in walks]
+        walks = [walk for walk, step in going if step is not None]
+        for line in (line for _, step in going for line in step or ()):
+            ways = sets[line % n_sets]
+            if line not in ways:
+                fetched += 1
+                if len(ways) == l2_cache.WAYS:
+                    ways.popitem(last=False)
+            ways[line] = True
+            ways.move_to_end(line)
     return fetched
 
 
@@ -49,34 +55,37 @@ def test_private_scans_equal_a_dictionary(lines, blocks):
 
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_a_cache_that_holds_all_fetches_once_and_writes_nothing_back(partitions):
-    l2, sides = small_l2(4096, partitions), np.arange(12) % partitions
+    cache, sides = small_l2(4096, partitions), np.arange(12) % partitions
     size = 1 << 20
     for shared in (False, True):
-        assert l2_scan.scan(l2, sides, read_bytes=size, passes=3, shared=shared) == (size, 0)
-    assert l2_scan.scan(l2, sides, written_bytes=size, rereads=2, read_bytes=size, passes=2) == (
+        assert l2_scan.scan(cache, sides, read_bytes=size, passes=3, shared=shared) == (size, 0)
+    assert l2_scan.scan(cache, sides, written_bytes=size, rereads=2, read_bytes=size, passes=2) == (
         size, 0)
 
 
+def test_blocks_that_hit_go_round_their_slices_before_others_push_them_out():
+    """44 MiB read five times by an H200's SMs: in step three in four reads miss, at their own pace
+    fewer (1.77 to 1.93 times 44 MiB measured)."""
+    size = 44 << 20
+    in_step, free = (
+        l2_scan.scan(H200.l2, l2.sm_sides(H200), read_bytes=size, passes=5, **options)[0] / size
+        for options in ({}, {"cycles": l2.chunk_cycles(H200, 4096, 1)}))
+    assert in_step > 3 and 1.5 < free < 2.6
+
+
 def test_what_was_dirty_before_leaves_first():
-    l2 = small_l2(64, dirty_bytes_max=8 * 64 * 128)
+    cache = small_l2(64, dirty_bytes_max=8 * 64 * 128)
     limit, before = 8 * 64 * 128, 64 * 128
-    alone = l2_scan.scan(l2, [0] * 4, written_bytes=2 * limit)
+    alone = l2_scan.scan(cache, [0] * 4, written_bytes=2 * limit)
     assert alone == (0, limit)
-    assert l2_scan.scan(l2, [0] * 4, written_bytes=2 * limit, dirty_before_bytes=before) == (
+    assert l2_scan.scan(cache, [0] * 4, written_bytes=2 * limit, dirty_before_bytes=before) == (
         0, limit + before)
 
 
 def test_in_step_all_readers_of_a_shared_buffer_count_as_one_a_side():
-    l2, sides = small_l2(64, 2), np.array([0, 0, 1, 1, 0])
-    once = l2_scan.scan(l2, sides, read_bytes=100_000, passes=2, shared=True)
-    assert once == l2_scan.scan(l2, [0, 1], read_bytes=100_000, passes=2, shared=True)
-    every = l2_scan._read_all(
-        l2_cache.empty_cache(l2.size_bytes, 2, 128), np.sort(sides), 32, 0, 700, True,
-        np.uint64(15))
-    first = l2_scan._read_all(
-        l2_cache.empty_cache(l2.size_bytes, 2, 128), np.array([0, 1]), 32, 0, 700, True,
-        np.uint64(15))
-    assert every == first
+    cache, sides = small_l2(64, 2), np.array([0, 0, 1, 1, 0])
+    once = l2_scan.scan(cache, sides, read_bytes=100_000, passes=2, shared=True)
+    assert once == l2_scan.scan(cache, [0, 1], read_bytes=100_000, passes=2, shared=True)
 
 
 # ---- The probes ----

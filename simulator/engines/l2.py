@@ -9,7 +9,8 @@ runs fastest, so that a wave drifts apart.
 
 The cache is l2_cache.py's: sectored, set-associative, in as many partitions as the profile says,
 starting empty; its state survives phases. Dirty lines left at the end are reported apart, as the
-hardware's counters do. Requests of several SMs for one line are not merged.
+hardware's counters do. Requests of several SMs for one line are merged where the profile says how
+(l2_merge.py).
 Atomic adds are made by the L2: the sector is fetched from DRAM when it is not there, and is dirty
 then; blocks do not wait for them.
 
@@ -27,9 +28,10 @@ from ..grid_order import order_number
 from ..program import Program
 from .heard import run_heard
 from .l2_blocks import MACHINE, SLOT, dirty_sectors, run_phase, write_before
-from .l2_cache import SECTORS_PER_UNIT_MAX, UNIT_BYTES, WAYS, cache_of, log2_of
-from .l2_counts import COLUMNS, FETCHED, FILLED, READ, WRITTEN, WRITTEN_BACK
+from .l2_cache import SECTORS_PER_UNIT_MAX, UNIT_BYTES, WAYS, cache_of, log2_of, room_of
+from .l2_counts import COLUMNS, FETCHED, FILLED, MERGED, READ, WRITTEN, WRITTEN_BACK
 from .l2_log import NO_EVENTS, Log
+from .l2_merge import remembered_requests
 from .l2_moves import PREFETCHES, instruction_cycles, moves
 from .l2_repeat import UPDATED, plan_phase, stored_once
 
@@ -43,7 +45,8 @@ SM_BYTES_PER_CLOCK = 64.0  # from L2, where a profile has no L2 bandwidth: the w
 @dataclass(frozen=True)
 class L2Count:
     """Sectors by tensor, [tensor, (read, fetched from DRAM, written or added to, written back,
-    fetched for atomic adds)]; a sector that several SMs ask for counts once for each.
+    fetched for atomic adds, read with another's request)]; a sector that several SMs read counts
+    once for each.
     ``before_written_back``: sectors written back that were dirty before. Of the ``blocks`` in the
     program's grids the others repeat the simulated ones."""
 
@@ -75,9 +78,14 @@ class L2Count:
         return int(self.dirty.sum()) * self.sector_bytes
 
     @property
-    def sectors_read(self) -> int:
-        """Sectors that thread blocks asked for, none merged."""
+    def sectors_asked(self) -> int:
+        """Sectors that thread blocks asked for."""
         return int(self.sectors[:, READ].sum())
+
+    @property
+    def sectors_read(self) -> int:
+        """Sectors read of L2, once those that share a request are merged."""
+        return self.sectors_asked - int(self.sectors[:, MERGED].sum())
 
     @property
     def sectors_written(self) -> int:
@@ -87,7 +95,8 @@ class L2Count:
     @property
     def hit_rate(self) -> float | None:
         """Share of the sectors read that were found in L2; None when nothing was read."""
-        return 1 - self._bytes(FETCHED) / self._bytes(READ) if self.sectors_read else None
+        fetched = int(self.sectors[:, FETCHED].sum())
+        return 1 - fetched / self.sectors_read if self.sectors_read else None
 
     @property
     def by_tensor(self) -> dict[str, dict[str, int]]:
@@ -104,8 +113,10 @@ class L2Count:
 def model_text(gpu) -> str:
     """The L2 model of a GPU in a line, for people who read its numbers."""
     parts = "one partition" if gpu.l2.partitions == 1 else f"{gpu.l2.partitions} partitions"
+    merging = (f"up to {gpu.l2.merged_requests_max} requests of a GPC merged"
+               if gpu.l2.merged_requests_max else "no request merging")
     return (f"{parts}, {WAYS}-way LRU, {gpu.l2.sector_bytes}-byte sectors, event clock; "
-            "no request merging")
+            f"{merging}")
 
 
 def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order: str = "row",
@@ -153,7 +164,8 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
             plan = plan_phase(program, phase, gpu, resident, issue, skipping)
             steps = moves(program, phase, cycles, prefetch[number])
             sectors += _run(program, phase, steps, tensors,
-                            _paces(resident, younger[number]), sm_sides(gpu, seed), cache,
+                            _paces(resident, younger[number]), sm_sides(gpu, seed),
+                            sm_gpcs(gpu, seed), cache,
                             _machine(gpu, resident, unit_bytes, phase["group"]), plan, log,
                             lambda done, at=phase: on_progress(_share(program, at, done)))
             plans.append(plan)
@@ -175,7 +187,7 @@ def _check(gpu, prefetch: list[Any], unit_bytes: int) -> None:
     if unit_bytes % sector or unit_bytes // sector > SECTORS_PER_UNIT_MAX:
         raise InputError(f"{gpu.name}: l2.sector_bytes {sector} must divide the L2 "
                          f"reader's unit of {unit_bytes} B in at most {SECTORS_PER_UNIT_MAX}")
-    if gpu.l2.size_bytes < gpu.l2.partitions * unit_bytes * WAYS:
+    if room_of(gpu.l2) < gpu.l2.partitions * unit_bytes * WAYS:
         raise InputError(f"{gpu.name}: an L2 of {gpu.l2.size_bytes:,} B is smaller than one set")
 
 
@@ -213,7 +225,8 @@ def _share(program, phase, done: float) -> float:
     return (before + done) / len(program.phases)
 
 
-def _run(program, phase, steps, tensors, paces, sides, cache, machine, plan, log, on_progress):
+def _run(program, phase, steps, tensors, paces, sides, gpcs, cache, machine, plan, log,
+         on_progress):
     """Sectors of a phase, [tensor, count]."""
     sectors = np.zeros((plan["groups"], len(tensors), COLUMNS), np.int64)
     stages = max(1, int(steps["ahead"].max(initial=0)))
@@ -221,7 +234,8 @@ def _run(program, phase, steps, tensors, paces, sides, cache, machine, plan, log
     slots["address"] = -1
     run_heard(run_phase, (
         steps, phase, tensors, program.tile_records, program.numbers,
-        program.problem.head_count // phase["group"], plan["order"], sides, paces,
+        program.problem.head_count // phase["group"], plan["order"], sides, gpcs,
+        remembered_requests(int(gpcs.max()) + 1), paces,
         np.zeros((plan["slots"], len(program.vars)), np.int64),
         np.full((plan["slots"], len(program.tile_table), stages), -1.0), slots, cache, sectors,
         machine, plan, np.append(stored_once(program, phase), UPDATED),
@@ -242,6 +256,15 @@ def sm_sides(gpu, seed: int = 0) -> np.ndarray:
     return np.roll(sides, -GROUP_SMS * seed)
 
 
+def sm_gpcs(gpu, seed: int = 0) -> np.ndarray:
+    """The GPC of each SM in the same order; where the profile has none, GROUP_SMS each."""
+    groups = np.arange(gpu.sm_count) // GROUP_SMS
+    measured = gpu.l2.sm_gpcs
+    if measured is not None and len(measured) == gpu.sm_count:
+        groups = np.array([int(digit) for digit in measured])
+    return np.roll(groups, -GROUP_SMS * seed)
+
+
 def read_spread(program: Program, gpu, seeds: int = 4, **options) -> tuple[int, int]:
     """The least and most DRAM reads in bytes over so many seeds; ``options`` as ``simulate`` has
     them. Wide where K, V, Q and O just fit: there a GPU's own counters vary between launches."""
@@ -259,7 +282,21 @@ def _machine(gpu, blocks_per_sm: int, unit_bytes: int, group: int):
     machine["unit_shift"] = log2_of("unit", unit_bytes)
     machine["sector_shift"] = log2_of("l2.sector_bytes", gpu.l2.sector_bytes)
     machine["group"] = group
+    machine["sharing_max"] = gpu.l2.merged_requests_max or 1
+    machine["to_coalescer"] = gpu.l2.coalescer_cycles or 0
+    machine["far_more"] = max(
+        _measured(gpu, "l2_far_latency", 0) - _measured(gpu, "l2_near_latency", 0), 0)
     return machine
+
+
+def chunk_cycles(gpu, chunk_bytes: int, blocks_per_sm: int) -> tuple[float, float, float]:
+    """Cycles of a block that reads a chunk and waits for it: when it hits, and when it misses,
+    where ``blocks_per_sm`` do so; and of DRAM for a sector (l2_scan.scan)."""
+    machine = _machine(gpu, blocks_per_sm, UNIT_BYTES, 1)
+    busy = chunk_bytes / machine["sm_bytes_per_cycle"]
+    hit, miss = (max(machine[name] + busy / blocks_per_sm, busy)
+                 for name in ("l2_latency", "hbm_latency"))
+    return float(hit), float(miss), gpu.l2.sector_bytes / float(machine["dram_bytes_per_cycle"])
 
 
 def _measured(gpu, name: str, otherwise: float) -> float:

@@ -11,8 +11,9 @@ from ..jit import borrowing, inlined, njit
 from ..tape import Kind
 from .dispatch import place_of
 from .l2_cache import DIRTY, WAYS, add_unit, popcount, read_unit, write_unit
-from .l2_counts import FETCHED, FILLED, READ, WRITTEN, WRITTEN_BACK
+from .l2_counts import FETCHED, FILLED, MERGED, READ, WRITTEN, WRITTEN_BACK
 from .l2_log import START, STOP, note_after, note_before, note_block
+from .l2_merge import begin_drift, merged
 from .l2_repeat import group_of, next_block
 from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region
 
@@ -21,14 +22,16 @@ _LOAD, _STORE, _REDUCE = int(Kind.LOAD), int(Kind.STORE), int(Kind.REDUCE)
 # What a phase runs on; latencies and rates in cycles, dram_free the time that DRAM is next idle.
 MACHINE = np.dtype(
     [(name, np.float64) for name in ("l2_latency", "hbm_latency", "sm_bytes_per_cycle",
-                                     "dram_bytes_per_cycle", "dram_free")]
+                                     "dram_bytes_per_cycle", "dram_free",
+                                     "far_more", "to_coalescer")]  # of latencies (l2_merge.py)
     + [(name, np.int64) for name in ("unit_shift", "sector_shift",  # log2 of their bytes
-                                     "group", "logged")]  # query heads a block; events
+                                     "group", "logged",  # query heads a block; events
+                                     "sharing_max")]  # requests in one
 )
-# A place for a thread block on an SM: where its block stands, when its next access is due, and when
-# all its work before that is done.
+# A place for a thread block on an SM: where its block stands, when its next access is due, when
+# all its work before that is done, and how it drifts from others (l2_merge.py).
 SLOT = np.dtype([(name, np.int64) for name in ("address", "head", "group")]
-                + [(name, np.float64) for name in ("due", "clock")])
+                + [(name, np.float64) for name in ("due", "clock", "lag", "drift", "since")])
 # The last tile that a side read: nothing changed on that side since, so it is all in place.
 LAST_READ = np.dtype(
     [(name, np.int64) for name in ("start", "tile", "sectors")] + [("ready", np.float64)]
@@ -36,16 +39,17 @@ LAST_READ = np.dtype(
 
 
 @njit
-def run_phase(moves, phase, tensors, tiles, numbers, heads, order, sides, paces, variables, freed,
-              slots, cache, sectors, machine, plan, stored, log):
+def run_phase(moves, phase, tensors, tiles, numbers, heads, order, sides, gpcs, requests, paces,
+              variables, freed, slots, cache, sectors, machine, plan, stored, log):
     """Run all thread blocks of a phase: always the slot whose next access is due first goes on.
 
     ``moves`` as l2_moves.py has them; ``numbers`` are the program's lists; ``order`` as
-    dispatch.place_of has it; ``paces`` [blocks on the SM, age rank]: by how much slower than alone
-    a block works; ``variables`` [slot, variable]; ``freed`` [slot, tile, stage]: when
-    the buffers of the latest loads are free again. ``plan`` (l2_repeat.py) says how blocks are
-    grouped: ``sectors`` has [group, tensor, count]. ``log`` (l2_log.py) has room for events, or
-    none; the run ends when it is full.
+    dispatch.place_of has it; ``sides`` and ``gpcs`` of the SMs, ``requests`` as l2_merge.py has
+    them; ``paces`` [blocks on the SM, age rank]: by how much slower than alone a block works;
+    ``variables`` [slot, variable]; ``freed`` [slot, tile, stage]: when the buffers of the latest
+    loads are free again. ``plan`` (l2_repeat.py) says how blocks are grouped: ``sectors`` has
+    [group, tensor, count]. ``log`` (l2_log.py) has room for events, or none; the run ends when it
+    is full.
     """
     n_slots, n_sms = len(slots), len(sides)
     stops = np.zeros_like(variables)
@@ -72,6 +76,7 @@ def run_phase(moves, phase, tensors, tiles, numbers, heads, order, sides, paces,
             issued = next_block(issued, plan, slots.address, slots.group, sectors, sums, stored)
             slot.group = group_of(issued, plan)
             _begin(slot, variables[number], freed[number], phase, issued, heads, order)
+            begin_drift(slot, issued, n_slots)
             issued += 1
             ages[sm, present[sm]] = number
             present[sm] += 1
@@ -82,7 +87,8 @@ def run_phase(moves, phase, tensors, tiles, numbers, heads, order, sides, paces,
             if len(log):
                 note_before(log, machine, number, slot, row, variables[number], tensors, tiles,
                             counts)
-            ready, end = _move_region(row, variables[number], slot, sides[sm], freed[number],
+            ready, end = _move_region(row, variables[number], slot, sides[sm],
+                                      requests[gpcs[sm]], freed[number],
                                       paces[present[sm], _rank_of(ages[sm], number)], tensors,
                                       tiles, cache, counts, last, machine)
             if len(log):
@@ -174,8 +180,8 @@ def _go_on(moves, numbers, variables, stops, slot, freed, pace):
 
 
 @borrowing
-def _move_region(row, variables, slot, side, freed, pace, tensors, tiles, cache, sectors, last,
-                 machine):
+def _move_region(row, variables, slot, side, requests, freed, pace, tensors, tiles, cache, sectors,
+                 last, machine):
     """Read, write or add to a tile, a run of bytes for each row or one when rows are whole; sets
     the slot's clock to when it is done. Returns when its first bytes and its last are there."""
     tensor = tensors[row.tensor]
@@ -196,8 +202,13 @@ def _move_region(row, variables, slot, side, freed, pace, tensors, tiles, cache,
         last.tile[:] = -1
         slot.clock = max(slot.clock, slot.due) + transfer
         return slot.clock - transfer, slot.clock
+    counts = sectors[row.tensor]
+    asked, missed = counts[READ], counts[FETCHED]
     ready = _load(row, start, rows, run_bytes, pitch, side, slot.due, tensors, cache, sectors, last,
                   machine)
+    waits = row.ahead == 0 and ready > slot.due + machine.l2_latency
+    counts[MERGED] += merged(requests, row, start, slot, counts[READ] - asked,
+                             counts[FETCHED] - missed, waits, machine)
     slot.clock = max(slot.clock, ready + transfer)
     for stage in range(row.ahead - 1, 0, -1):
         freed[row.tile, stage] = freed[row.tile, stage - 1]

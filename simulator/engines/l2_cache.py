@@ -2,21 +2,20 @@
 
 A line has a home partition. An SM looks in the partition on its own side first; data whose home is
 on the other side is fetched through its home, which keeps a copy too, and the near copy then
-serves that side. Each set is an LRU list, most recent first; the home copy that a far access
-leaves behind enters some places below the top (FAR), as near copies take its later hits. A
-write takes room as a read does and is dirty at the home.
+serves that side. Either copy stays as long as any other line of its set would. A write takes room
+as a read does and is dirty at the home.
 
 Where a line goes: consecutive lines of a physical page take consecutive sets, from a set of the
 page's own on. 2 MiB are a little more lines than a partition of an H200 has sets, so each page
-loads some of them twice, others once: that, and no looser hash, is what makes its knees as soft as
-they are. The home changes with the parity of some address bits.
+loads some of them twice, others once. The home changes with the parity of some address bits.
 
-What leaves: the least recent way, when it is clean. When it is dirty it is written back and stays
-a turn longer, and the least recent clean way leaves instead. When more of a partition is dirty than
-may be, a write also cleans the least recent dirty way of its set.
+What leaves: the way that was used longest ago (LRU), when it is clean. When it is dirty it is
+written back and stays, and the oldest clean way leaves instead. When more of a partition is dirty
+than may be, a write also cleans the oldest dirty way of its set.
 
-Every rule is from microbenchmarks of an H200 (DRAM bytes of scans that read and write private and
-shared buffers of 4 to 128 MiB, latencies of atomics), none from attention.
+Every rule is from microbenchmarks of an H200 (how long lines survive others that one SM reads, DRAM
+bytes of scans that read and write private and shared buffers, latencies of atomics), none from
+attention.
 
 The cache moves *units* of consecutive lines, one way each, with a bit for each 32-byte sector that
 is valid or dirty: 128 bytes (one line) is exact; UNIT_BYTES gives the same counts for tiles that
@@ -31,43 +30,38 @@ from ..jit import inlined
 WAYS = 16
 PAGE_BYTES = 2 << 20  # physical: cudaMalloc's
 # Where a profile does not say, an H200's (hwprofiles/h200.yaml).
-FAR_DEPTH = 2  # LRU rank
 HOME_BYTES, HOME_BITS = 4096, 0b101011
 DIRTY_SHARE = 28 / 60  # of the cache that may be dirty at once
 UNIT_BYTES = 2048
 SECTORS_PER_UNIT_MAX = 64
 
-_FIRST_ORDER = np.uint64(0xFEDCBA9876543210)
-_EACH_NIBBLE = np.uint64(0x1111111111111111)
-_ZERO, _ONE, _FOUR, _NIBBLE = (np.uint64(x) for x in (0, 1, 4, 15))
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
 
 
 # Columns of a set, [partition, set, column]: WAYS tags (unit + 1; 0 is empty), WAYS masks of valid
-# sectors, WAYS masks of dirty ones, and the LRU order (nibble r is the way of rank r, 0 the most
-# recent). The others are of a whole partition, kept in its set 0: how many ways may be dirty and
-# how many are, log2 of the units of a home, which bits of a home's number count, log2 of the units
-# of a page, in how many places a page may start, GRAIN units apart, the rank at which home copies
-# enter, and what is added to a page's number: other memory.
+# sectors, WAYS masks of dirty ones, and when each way was last used. The others are of a whole
+# partition, kept in its set 0: how many ways may be dirty and how many are, log2 of the units of a
+# home, which bits of a home's number count, log2 of the units of a page, in how many places a page
+# may start, GRAIN units apart, what is added to a page's number (other memory), and how often its
+# ways were used so far.
 # (One array: Numba counts references for each array of a tuple at each call.)
-VALID, DIRTY, ORDER = WAYS, 2 * WAYS, 3 * WAYS
-(DIRTY_LIMIT, DIRTY_WAYS, HOME_SHIFT, HOME_MASK, PAGE_SHIFT, STARTS, GRAIN, FAR, SEED,
- _COLUMNS) = range(ORDER + 1, ORDER + 11)
+VALID, DIRTY, USED = WAYS, 2 * WAYS, 3 * WAYS
+(DIRTY_LIMIT, DIRTY_WAYS, HOME_SHIFT, HOME_MASK, PAGE_SHIFT, STARTS, GRAIN, SEED, USES,
+ _COLUMNS) = range(4 * WAYS, 4 * WAYS + 10)
 
 
 def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
                 dirty_bytes_max: int | None = None, home_bytes: int | None = None,
-                home_bits: int | None = None, far_depth: int | None = None,
-                seed: int = 0) -> np.ndarray:
+                home_bits: int | None = None, seed: int = 0) -> np.ndarray:
     """An empty cache; it has no sets when ``size_bytes`` is smaller than one set.
 
     What a profile's L2 says of these, or None: most bytes dirty at once, bytes of one home, bits of
-    its number that decide, LRU rank of home copies. ``seed``: which physical pages.
+    its number that decide. ``seed``: which physical pages.
     Raises InputError for units and homes that are no powers of two.
     """
     n_sets = size_bytes // (partitions * unit_bytes * WAYS)
     unit_shift = log2_of("unit", unit_bytes)
     cache = np.zeros((partitions, n_sets, _COLUMNS), np.uint64)
-    cache[:, :, ORDER] = _FIRST_ORDER
     share = DIRTY_SHARE if dirty_bytes_max is None else dirty_bytes_max / size_bytes
     grain = max(UNIT_BYTES // unit_bytes, 1)  # lines and larger units go to the same sets
     cache[:, :1, DIRTY_LIMIT] = int(share * WAYS * n_sets)
@@ -76,7 +70,6 @@ def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
     cache[:, :1, HOME_MASK] = home_bits or HOME_BITS
     cache[:, :1, PAGE_SHIFT] = log2_of("page", PAGE_BYTES) - unit_shift
     cache[:, :1, STARTS], cache[:, :1, GRAIN] = n_sets // grain, grain
-    cache[:, :1, FAR] = FAR_DEPTH if far_depth is None else min(far_depth, WAYS // 2)
     cache[:, :1, SEED] = seed << 40
     return cache
 
@@ -90,8 +83,13 @@ def log2_of(name: str, size: int) -> int:
 
 def cache_of(l2, unit_bytes: int, seed: int = 0) -> np.ndarray:
     """The empty cache of a profile's L2."""
-    return empty_cache(l2.size_bytes, l2.partitions, unit_bytes, l2.dirty_bytes_max,
-                       l2.home_bytes, l2.home_bits, l2.far_depth, seed)
+    return empty_cache(room_of(l2), l2.partitions, unit_bytes, l2.dirty_bytes_max, l2.home_bytes,
+                       l2.home_bits, seed)
+
+
+def room_of(l2) -> int:
+    """Bytes that lines find room in; something else takes the rest of an H200's L2."""
+    return int(l2.size_bytes * (l2.room_share or 1))
 
 
 @inlined
@@ -143,39 +141,40 @@ def home_of(cache, unit):
 
 
 @inlined
-def _rank(cache, part, index, tag):
-    """The LRU rank of a tag in its set, or -1; and its way."""
-    order = cache[part, index, ORDER]
-    way = np.int64(order & _NIBBLE)
-    if cache[part, index, way] == tag:
-        return 0, way
+def _use(cache, part, index, way):
+    cache[part, 0, USES] += _ONE
+    cache[part, index, USED + way] = cache[part, 0, USES]
+
+
+@inlined
+def _way_of(cache, part, index, tag):
+    """The way of a tag in its set, or -1."""
     way = np.int64(-1)
     for other in range(WAYS):  # no early exit: this is a few vector compares
         way = other if cache[part, index, other] == tag else way
-    if way < 0:
-        return -1, way
-    differs = order ^ (np.uint64(way) * _EACH_NIBBLE)  # a zero nibble where the way stands
-    zero = (differs - _EACH_NIBBLE) & ~differs & (_EACH_NIBBLE << np.uint64(3))
-    return popcount((zero & (~zero + _ONE)) - _ONE) >> 2, way
+    return way
 
 
 @inlined
-def _move(cache, part, index, rank, depth):
-    """Bring the way of a rank up to ``depth``, the ranks between one down."""
-    if rank <= depth:
-        return
-    order = cache[part, index, ORDER]
-    from_shift, to_shift = np.uint64(4 * rank), np.uint64(4 * depth)
-    way = (order >> from_shift) & _NIBBLE
-    below = order & ((_ONE << to_shift) - _ONE)
-    between = order & ((_ONE << from_shift) - _ONE) & ~((_ONE << to_shift) - _ONE)
-    above = order & ~(((_ONE << from_shift) << _FOUR) - _ONE) if rank < WAYS - 1 else _ZERO
-    cache[part, index, ORDER] = above | between << _FOUR | way << to_shift | below
+def _oldest(cache, part, index):
+    """The way that was used longest ago, or an empty one."""
+    found, least = 0, cache[part, index, USED]
+    for way in range(1, WAYS):
+        used = cache[part, index, USED + way]
+        found, least = (way, used) if used < least else (found, least)
+    return found
 
 
 @inlined
-def _way_at(cache, part, index, rank):
-    return np.int64((cache[part, index, ORDER] >> np.uint64(4 * rank)) & _NIBBLE)
+def _oldest_where(cache, part, index, dirty, but):
+    """The way that was used longest ago of those that are dirty, or are not, ``but`` one; that one
+    when there is none."""
+    found, least = but, ~_ZERO
+    for way in range(WAYS):
+        if (way != but and (cache[part, index, DIRTY + way] != _ZERO) == dirty
+                and cache[part, index, USED + way] < least):
+            found, least = way, cache[part, index, USED + way]
+    return found
 
 
 @inlined
@@ -188,44 +187,31 @@ def _clean(cache, part, index, way):
 
 
 @inlined
-def _insert(cache, part, index, tag, valid, depth):
-    """Put a new tag in the place of the least recent clean one: (its way, what is written back: tag
-    and dirty bits). The least recent, when dirty, is written back; it leaves only where the older
-    half is all dirty."""
-    rank, way = WAYS - 1, _way_at(cache, part, index, WAYS - 1)
+def _hold(cache, part, index, way, tag, mask):
+    """Make sectors valid in a way (-1: the oldest clean one, for a new tag): (way, what is written
+    back: tag and dirty bits). The oldest, when dirty, is written back for it, and leaves only
+    where all are dirty."""
     written_tag, written = _ZERO, _ZERO
-    if cache[part, index, DIRTY + way]:
-        written_tag, written = _clean(cache, part, index, way)
-        for younger in range(WAYS - 2, WAYS // 2 - 1, -1):
-            other = _way_at(cache, part, index, younger)
-            if not cache[part, index, DIRTY + other]:
-                rank, way = younger, other
-                break
-    _move(cache, part, index, rank, depth)
-    cache[part, index, way] = tag
-    cache[part, index, VALID + way] = valid
+    if way < 0:
+        way = _oldest(cache, part, index)
+        if cache[part, index, DIRTY + way]:
+            written_tag, written = _clean(cache, part, index, way)
+            way = _oldest_where(cache, part, index, False, way)
+        cache[part, index, way] = tag
+        cache[part, index, VALID + way] = _ZERO
+    cache[part, index, VALID + way] |= mask
+    _use(cache, part, index, way)
     return way, written_tag, written
 
 
 @inlined
-def _hold(cache, part, index, rank, way, tag, mask, depth):
-    """Make sectors valid at ``rank`` (-1: a new way): (way, what is written back: tag and bits)."""
-    if rank < 0:
-        return _insert(cache, part, index, tag, mask, depth)
-    cache[part, index, VALID + way] |= mask
-    _move(cache, part, index, rank, depth)
-    return way, _ZERO, _ZERO
-
-
-@inlined
 def _clean_oldest(cache, part, index):
-    """Write back the least recent dirty way of a set when more of the partition is dirty than may
-    be: tag and dirty bits."""
+    """Write back the oldest dirty way of a set when more of the partition is dirty than may be: tag
+    and dirty bits."""
     if cache[part, 0, DIRTY_WAYS] > cache[part, 0, DIRTY_LIMIT]:
-        for rank in range(WAYS - 1, -1, -1):
-            way = _way_at(cache, part, index, rank)
-            if cache[part, index, DIRTY + way]:
-                return _clean(cache, part, index, way)
+        way = _oldest_where(cache, part, index, True, np.int64(-1))
+        if way >= 0:
+            return _clean(cache, part, index, way)
     return _ZERO, _ZERO
 
 
@@ -240,31 +226,22 @@ def read_unit(cache, unit, side, need):
     dirty bits, the same for the home partition, whether the home partition changed).
     """
     index, tag = set_of(cache, unit), np.uint64(unit + 1)
-    rank, way = _rank(cache, side, index, tag)
-    missing = need & ~cache[side, index, VALID + way] if rank >= 0 else need
+    way = _way_of(cache, side, index, tag)
+    missing = need & ~cache[side, index, VALID + way] if way >= 0 else need
     if missing == _ZERO:
-        _move(cache, side, index, rank, 0)
+        _use(cache, side, index, way)
         return _ZERO, _ZERO, _ZERO, _ZERO, _ZERO, False
     home = home_of(cache, unit)
     far_tag, far_dirty, changed = _ZERO, _ZERO, False
     fetched = missing
     if home != side:
-        fetched, far_tag, far_dirty, changed = _read_home(cache, home, index, tag, missing)
-    _, near_tag, near_dirty = _hold(cache, side, index, rank, way, tag, need, 0)
+        there = _way_of(cache, home, index, tag)
+        if there >= 0:
+            fetched = missing & ~cache[home, index, VALID + there]
+        changed = fetched != _ZERO
+        _, far_tag, far_dirty = _hold(cache, home, index, there, tag, missing)
+    _, near_tag, near_dirty = _hold(cache, side, index, way, tag, need)
     return fetched, near_tag, near_dirty, far_tag, far_dirty, changed
-
-
-@inlined
-def _read_home(cache, home, index, tag, need):
-    """A far read at the home: (sectors it must fetch, what it writes back as tag and dirty bits,
-    whether the set changed)."""
-    rank, way = _rank(cache, home, index, tag)
-    missing = need & ~cache[home, index, VALID + way] if rank >= 0 else need
-    depth = np.int64(cache[home, 0, FAR])
-    if missing == _ZERO and rank <= depth:
-        return missing, _ZERO, _ZERO, False
-    _, written_tag, written = _hold(cache, home, index, rank, way, tag, need, depth)
-    return missing, written_tag, written, True
 
 
 @inlined
@@ -280,14 +257,13 @@ def write_unit(cache, unit, side, mask):
     near_tag, near_dirty = _ZERO, _ZERO
     for other in range(cache.shape[0]):
         if other != home:
-            rank, way = _rank(cache, other, index, tag)
+            way = _way_of(cache, other, index, tag)
             if other == side:
-                _, near_tag, near_dirty = _hold(cache, other, index, rank, way, tag, mask, 0)
-            elif rank >= 0:
+                _, near_tag, near_dirty = _hold(cache, other, index, way, tag, mask)
+            elif way >= 0:
                 cache[other, index, VALID + way] &= ~mask
-    rank, way = _rank(cache, home, index, tag)
-    depth = 0 if home == side else np.int64(cache[home, 0, FAR])
-    way, home_tag, home_dirty = _hold(cache, home, index, rank, way, tag, mask, depth)
+    way = _way_of(cache, home, index, tag)
+    way, home_tag, home_dirty = _hold(cache, home, index, way, tag, mask)
     if not cache[home, index, DIRTY + way]:
         cache[home, 0, DIRTY_WAYS] += _ONE
     cache[home, index, DIRTY + way] |= mask

@@ -1,7 +1,9 @@
 """Scans of buffers through the cache model: what the L2 microbenchmarks do on a GPU.
 
-Blocks go in step: in turn each moves one chunk, what its threads move at once. Lines are the
-cache's units here, so counts are exact.
+A block moves one chunk after the other, what its threads move at once, and goes on as soon as it
+is there: a chunk that hits takes less time than one that misses. So a block whose slice is in the
+cache goes round it faster than the others can push it out, and the knee of private buffers is soft
+and late. Lines are the cache's units here, so counts are exact.
 """
 
 import numpy as np
@@ -9,74 +11,98 @@ import numpy as np
 from ..jit import njit
 from .l2_cache import UNIT_BYTES, cache_of, popcount, read_unit, write_unit
 
+IN_STEP = (1.0, 1.0, 0.0)
+
 
 def scan(l2, sides, *, written_bytes=0, rereads=0, read_bytes=0, passes=0, shared=False,
-         step_bytes=4096, dirty_before_bytes=0) -> tuple[int, int]:
+         step_bytes=4096, dirty_before_bytes=0, cycles=IN_STEP) -> tuple[int, int]:
     """DRAM bytes (read, written back) of a scan; ``l2`` as a profile has it.
 
     ``sides``: the partition of each block. Every block writes its slice of one buffer, reads that
     ``rereads`` times, then reads its slice of another (all of it when ``shared``) ``passes``
-    times. The cache is empty before but for ``dirty_before_bytes`` that something else wrote; what
-    is dirty at the end stays uncounted.
+    times. ``cycles``: of a chunk that hits, of one that misses, and of DRAM for a sector. The cache
+    is empty before but for ``dirty_before_bytes`` that something else wrote; what is dirty at the
+    end stays uncounted.
     """
     sides = np.asarray(sides, np.int64)
-    readers = sides
-    if shared:  # in step, the others of a side find each chunk where its first reader put it
-        readers = np.unique(sides)
     line, sector = l2.line_bytes, l2.sector_bytes
-    cache = cache_of(l2, line)
-    whole_line = np.uint64((1 << line // sector) - 1)
-    fetched, written_back = _scan(
-        cache, sides, readers, step_bytes // line, dirty_before_bytes // line,
-        written_bytes // line, rereads, read_bytes // line, passes, shared, whole_line)
-    return fetched * sector, written_back * sector
+    cache, chunk = cache_of(l2, line), step_bytes // line
+    mask = np.uint64((1 << line // sector) - 1)
+    before, written = dirty_before_bytes // line, written_bytes // line
+    # Of blocks that read the same, the others of a side find each chunk where the first put it.
+    readers = np.zeros(len(sides), np.bool_)
+    readers[np.unique(sides, return_index=True)[1] if shared else slice(None)] = True
+    costs = np.array(cycles, np.float64)
+    walks = _walks(len(sides), before, written, rereads, read_bytes // line, passes, shared)
+    others = _walks(len(sides), 0, before, 0, 0, 0, False)
+    counts = (_scan(cache, sides, readers, others, chunk, mask, costs)
+              + _scan(cache, sides, readers, walks, chunk, mask, costs))
+    return int(counts[0]) * sector, int(counts[1]) * sector
+
+
+def _walks(blocks, before, written, rereads, read, passes, shared) -> np.ndarray:
+    """The lines that a block walks over, one walk after the other: [block, walk, (what, first,
+    end)]; what: 0 written, 1 read by all, 2 by readers."""
+    number = np.arange(blocks)
+
+    def slices(first, lines, parts):
+        share = -(-lines // parts)
+        at = number % parts * share
+        return first + np.minimum(at, lines), first + np.minimum(at + share, lines)
+
+    found = [(0, *slices(before, written, blocks))]
+    found += [(1, *slices(before, written, blocks))] * rereads
+    found += [(2, *slices(before + written, read, 1 if shared else blocks))] * passes
+    return np.array([[np.full(blocks, what), first, end] for what, first, end in found]
+                    ).transpose(2, 0, 1).copy()
 
 
 @njit
-def _scan(cache, sides, readers, chunk, before, written, rereads, read, passes, shared, mask):
-    """(Sectors fetched, sectors written back) of a scan; sizes in lines."""
-    fetched = np.int64(0)
-    _write_all(cache, sides, chunk, 0, before, mask)
-    written_back = _write_all(cache, sides, chunk, before, written, mask)
-    for _ in range(rereads):
-        more, gone = _read_all(cache, sides, chunk, before, written, False, mask)
-        fetched += more
-        written_back += gone
-    for _ in range(passes):
-        more, gone = _read_all(cache, readers, chunk, before + written, read, shared, mask)
-        fetched += more
-        written_back += gone
-    return fetched, written_back
+def _scan(cache, sides, readers, walks, chunk, mask, costs):
+    """(Sectors fetched, sectors written back) of all walks; always the block goes on that is least
+    far in time."""
+    counts = np.zeros(2, np.int64)
+    blocks, rounds = walks.shape[:2]
+    clock, number, at = np.zeros(blocks), np.zeros(blocks, np.int64), walks[:, 0, 1].copy()
+    dram_free = 0.0
+    while True:
+        block = np.argmin(clock)
+        if clock[block] == np.inf:
+            return counts
+        what, _, end = walks[block, number[block]]
+        stop = min(at[block] + chunk, end)
+        fetched = counts[0]
+        for line in range(at[block], stop):
+            if what == 0:
+                _write(cache, line, sides[block], mask, counts)
+            elif what == 1 or readers[block]:
+                _read(cache, line, sides[block], mask, counts)
+        fetched = counts[0] - fetched
+        dram_free = max(dram_free, clock[block]) + fetched * costs[2]
+        if fetched:
+            clock[block] = max(clock[block] + costs[1], dram_free)
+        elif at[block] < stop:
+            clock[block] += costs[0]
+        at[block] = stop
+        if stop == end:
+            number[block] += 1
+            if number[block] == rounds:
+                clock[block] = np.inf
+            else:
+                at[block] = walks[block, number[block], 1]
 
 
 @njit
-def _write_all(cache, sides, chunk, first, lines, mask):
-    """Every block writes its slice: sectors written back."""
-    gone = np.int64(0)
-    share = -(-lines // len(sides))
-    for start in range(0, share, chunk):
-        for block in range(len(sides)):
-            stop = min(block * share + min(start + chunk, share), lines)
-            for line in range(block * share + start, stop):
-                _, near, _, home, _, cleaned = write_unit(cache, first + line, sides[block], mask)
-                gone += popcount(near) + popcount(home) + popcount(cleaned)
-    return gone
+def _write(cache, line, side, mask, counts):
+    _, near, _, home, _, cleaned = write_unit(cache, line, side, mask)
+    counts[1] += popcount(near) + popcount(home) + popcount(cleaned)
 
 
 @njit
-def _read_all(cache, sides, chunk, first, lines, shared, mask):
-    """Every block reads its slice, or all when shared: (sectors fetched, written back)."""
-    fetched, gone = np.int64(0), np.int64(0)
-    share = lines if shared else -(-lines // len(sides))
-    for start in range(0, share, chunk):
-        for block in range(len(sides)):
-            base = 0 if shared else block * share
-            stop = min(base + min(start + chunk, share), lines)
-            for line in range(base + start, stop):
-                missing, _, near, _, home, _ = read_unit(cache, first + line, sides[block], mask)
-                fetched += popcount(missing)
-                gone += popcount(near) + popcount(home)
-    return fetched, gone
+def _read(cache, line, side, mask, counts):
+    missing, _, near, _, home, _ = read_unit(cache, line, side, mask)
+    counts[0] += popcount(missing)
+    counts[1] += popcount(near) + popcount(home)
 
 
 # ---- Walks round a shared buffer ----------------------------------------------------------------

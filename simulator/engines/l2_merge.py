@@ -1,0 +1,95 @@
+"""Requests that share one: SMs of a GPC that ask for the same line close in time.
+
+Between a GPC and the L2 stands a coalescer. A request that finds another for the same line on its
+way joins it, up to a number of them, and the answer goes to all: L2 sees one request. The first is
+on its way for its latency less what it spends between SM and coalescer, so that hits take company
+for some 90 cycles, misses for hundreds (measured: two SMs that read the same lines one so many
+cycles after the other, and 2 to 132 that read in step).
+
+How close blocks are in time is a matter of cycles, which the reader's clock does not tell: on a GPU
+the first blocks start one after the other, and none works quite as fast as the next. Here, and only
+here, each block has a start and a pace of its own, fixed by its number. A block that waits for what
+others wait for is in step with them again.
+"""
+
+import numpy as np
+
+from ..jit import inlined
+
+# A tile that an SM of a GPC asked for: when its first request left, how many share it, and how much
+# of it came from DRAM.
+REQUEST = np.dtype([("tile", np.int64), ("start", np.int64), ("sharing", np.int64),
+                    ("time", np.float64), ("missed", np.float64)])
+REMEMBERED = 8  # requests of a GPC
+PACE_SPREAD = 0.007  # blocks are up to so much faster or slower than the mean: logged on an H200
+FIRST_STARTS_CYCLES = 320.0  # over which the first blocks start: logged on an H200
+
+
+def remembered_requests(gpcs: int) -> np.ndarray:
+    """Room for the latest requests, [GPC, request]; none is there."""
+    requests = np.zeros((gpcs, REMEMBERED), REQUEST)
+    requests["tile"], requests["time"] = -1, -np.inf
+    return requests
+
+
+@inlined
+def _scattered(number):
+    """A fixed number in [-1, 1) for each number, that says nothing of its neighbours' (splitmix64).
+    """
+    x = (np.uint64(number) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.float64((x ^ (x >> np.uint64(31))) >> np.uint64(11)) / 2.0 ** 52 - 1.0
+
+
+@inlined
+def begin_drift(slot, issued, slots):
+    """A block that is issued as number ``issued`` begins on a slot of ``slots``."""
+    if issued < slots:
+        slot.lag = (_scattered(-issued - 2) + 1) * FIRST_STARTS_CYCLES / 2
+    else:
+        slot.lag += slot.drift * (slot.due - slot.since)
+    slot.drift, slot.since = PACE_SPREAD * _scattered(issued), slot.due
+
+
+@inlined
+def merged(requests, row, start, slot, asked, missed, waits, machine):
+    """Of the ``asked`` sectors of a tile that a slot's block loads now, ``missed`` of them from
+    DRAM, those that join a request of the GPC (``requests``). ``waits``: the block waits for what
+    is missed, here or on its way to others."""
+    if machine.sharing_max < 2 or asked == 0:
+        return 0
+    time = slot.due + slot.lag + slot.drift * (slot.due - slot.since)
+    if waits:
+        slot.lag, slot.since = 0.0, slot.due
+    found, oldest, least = -1, 0, np.inf
+    for i in range(REMEMBERED):
+        request = requests[i]
+        if request.time < requests[oldest].time:
+            oldest = i
+        if (request.tile == row.tile and request.start == start
+                and request.sharing < machine.sharing_max and abs(time - request.time) < least):
+            found, least = i, abs(time - request.time)
+    share = _under_way(requests[found].missed, least, machine) if found >= 0 else 0.0
+    if share > 0:
+        requests[found].sharing += 1
+        return np.int64(share * asked)
+    mine = requests[oldest]
+    mine.tile, mine.start, mine.sharing = row.tile, start, 1
+    mine.time, mine.missed = time, missed / asked
+    return 0
+
+
+@inlined
+def _under_way(missed, after, machine):
+    """The share of a tile's requests that are under way ``after`` so many cycles; of what missed,
+    half has a far home."""
+    share = 0.0
+    if after < machine.l2_latency - machine.to_coalescer:
+        share = 1 - missed
+    wait = machine.hbm_latency - machine.to_coalescer
+    if after < wait - machine.far_more / 2:
+        share += missed / 2
+    if after < wait + machine.far_more / 2:
+        share += missed / 2
+    return share
