@@ -105,20 +105,23 @@ def points(quick: bool = False) -> tuple[Point, ...]:
 
     found = recorded()
     if not quick:
-        return found + grid_fresh.points()
+        return found + grid_fresh.seen() + grid_fresh.points()
     small = [p for p in found if p.problem.seq <= 2048]
     return tuple(p for name in dict.fromkeys(x.kernel for x in found)
                  for p in [x for x in small if x.kernel == name][:3])
 
 
 def having(points: tuple[Point, ...], texts: list[str]) -> tuple[Point, ...]:
-    """The points in whose line (as ``str`` has it) one of the texts is. Raises InputError for a
-    text that no line has."""
+    """The points in whose line (as ``str`` has it) one of the texts is; "fresh": those that are.
+    Raises InputError for a text that no line has."""
+    def has(point, text):
+        return text in str(point) or (text == "fresh" and point.fresh)
+
     for text in texts:
-        if not text or not any(text in str(point) for point in points):
+        if not text or not any(has(point, text) for point in points):
             raise InputError(f"--only {text!r}: no point of the grid has it; a line is such as "
                              f"{str(points[0])!r}")
-    return tuple(point for point in points if any(text in str(point) for text in texts))
+    return tuple(point for point in points if any(has(point, text) for text in texts))
 
 
 def recorded() -> tuple[Point, ...]:

@@ -1,7 +1,8 @@
 """Points measured only after the L2 model was finished: its predictions had nothing to look at.
 
 Chosen before any of them was run: of all the combinations below, in each kernel those whose hash is
-least. Shapes of the recorded grid are left out.
+least. Shapes of the recorded grid are left out. Points that have been looked at are fresh no more:
+each model that was made after that has a drawing of its own.
 """
 
 import hashlib
@@ -39,20 +40,31 @@ SCORES_MAX, ELEMENTS_MAX = 4e10, 1.2e8  # of the float64 reference, and of each 
 
 @cache
 def points() -> tuple[Point, ...]:
-    """All of them, in the order of their kernels and hashes."""
+    """Those of the latest model, in the order of their kernels and hashes."""
     from .grid import recorded
 
-    known = set(recorded())
+    return _drawn(b"fresh 2 ", {*recorded(), *seen()})
+
+
+@cache
+def seen() -> tuple[Point, ...]:
+    """Those of models before it."""
+    from .grid import recorded
+
+    return _drawn(b"fresh ", {*recorded()})
+
+
+def _drawn(salt: bytes, known: set[Point]) -> tuple[Point, ...]:
     found = []
     for kernel, count in COUNTS.items():
         fitting = (point for point in _candidates(kernel) if point not in known)
-        found += sorted(fitting, key=_hash)[:count]
+        found += sorted(fitting, key=lambda point: _hash(salt, point))[:count]
     return tuple(found)
 
 
-def _hash(point: Point) -> bytes:
+def _hash(salt: bytes, point: Point) -> bytes:
     text = json.dumps(point.document, sort_keys=True)
-    return hashlib.sha256(b"fresh " + text.encode()).digest()
+    return hashlib.sha256(salt + text.encode()).digest()
 
 
 def _candidates(kernel: str) -> Iterator[Point]:

@@ -58,7 +58,7 @@ def test_a_second_sm_joins_as_long_as_the_first_waits(walk):
     """Within a quarter of the requests, but where the answer comes at about that time."""
     measured = walk["l2_read_requests"] / walk["lines"]
     late = walk["late_cycles"][1]
-    if not walk["new_lines"] and 60 <= late <= 110 or walk["new_lines"] and 300 < late < 650:
+    if 300 < late < 650 if walk["new_lines"] else 60 <= late <= 110:
         assert 0.99 < measured < 2.01
     else:
         assert requests_of(walk) == pytest.approx(measured, abs=0.25)

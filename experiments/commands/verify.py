@@ -40,7 +40,8 @@ def add_arguments(parser):
     source.add_argument("--torch", metavar="FILE.json", help="no GPU: your torch profiler trace")
     parser.add_argument("--quick", action="store_true", help="a few small points")
     parser.add_argument("--only", metavar="TEXT,…",
-                        help="measure the points whose line in the table has one of these texts")
+                        help="measure the points whose line in the table has one of these texts; "
+                             "fresh: those drawn for the latest L2 model")
     parser.add_argument("--random", type=_repeats, nargs="?", const=200, metavar="N",
                         help="errors over N random problems instead (%(const)s): ragged, grouped, "
                              "masked, hard on a softmax; with --recorded those that are kept")
