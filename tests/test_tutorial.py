@@ -93,7 +93,7 @@ def commands_in(text):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_command_of_the_docs_can_be_given(page):
     found = list(commands_in(page.read_text(encoding="utf-8")))
-    assert found or page.stem in ("theory", "counters", "limits", "extending")
+    assert found or page.stem not in ("README", "index", "tutorial")
     for command in found:
         arguments = shlex.split(command)[1:]
         assert parser().parse_args(arguments).command == arguments[0], command
