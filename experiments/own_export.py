@@ -17,7 +17,7 @@ _BOUNDARIES = (
     ("SM write", ncu.SM_WRITE, ("sm", "write_bytes"), SM_TOLERANCE,
      "partial sectors of uncoalesced stores (more), spilling, extra outputs of the kernel"),
     ("L2 sectors read", ncu.L2_READ_SECTORS, ("l2", "sectors_read"), None,
-     "an upper limit: requests of several SMs for one line are merged before L2"),
+     "thread blocks closer in time or less close than modelled: their requests are merged"),
     ("DRAM read", ncu.DRAM_READ, ("dram", "read_bytes"), DRAM_TOLERANCE,
      "grid order or blocks per SM other than assumed (--order, --blocks-per-sm), caches not "
      "flushed before the kernel (ncu --cache-control none), thread blocks that lock together"),

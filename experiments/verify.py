@@ -22,7 +22,7 @@ from .remembered import remembered
 
 SM_READ_LIMIT = 1e-3  # |error| of SM reads on points that do not spill
 STEADY = 0.05  # range of a counter over its repeats, of the median
-BOUNDARIES = ("sm_read", "sm_write", "dram_read", "dram_write")
+BOUNDARIES = ("sm_read", "sm_write", "l2_read_sectors", "dram_read", "dram_write")
 
 
 def gpu_profile(record: Record, name: str | None = None):
@@ -253,7 +253,7 @@ def table_text(rows: list[dict]) -> str:
 
     header = ["kernel", "batch×heads seq d dtype mask", "Br×Bc", "order", "SM read counted",
               "predicted", "measured", "error", "SM write pred.", "measured",
-              "L2 sectors ≤", "measured", "DRAM read pred.", "measured", "error",
+              "L2 sectors pred.", "measured", "DRAM read pred.", "measured", "error",
               "DRAM write pred.", "measured", "time ms", "O error"]
     cells = [
         [row["kernel"] + "*" * row["spills"], row["shape"],
@@ -285,7 +285,7 @@ def summary_text(rows: list[dict]) -> str:
         return "–" if value is None else f"{100 * value:.3f}%"
 
     cells = [
-        [line["kernel"], line["boundary"].replace("_", " ").replace("sm", "SM")
+        [line["kernel"], line["boundary"].replace("_", " ").replace("sm", "SM").replace("l2", "L2")
          .replace("dram", "DRAM"), line["points"], plain(line["median"]), plain(line["mean"]),
          plain(line["worst"])]
         for line in summary(rows)

@@ -17,8 +17,7 @@ repeats); predicted: the simulator, made anew each time. An export comes from
   ncu --csv --page raw --print-units base --metrics … python mine.py > mine.csv
 Exits with 1 when a bar fails: results within the dtype's error limit; counted bytes equal to the
 schedule's, tensor by tensor; SM reads within 0.1% of the counter where a kernel does not spill
-(--ncu: SM bytes within 2%, DRAM reads within 15%). In the table * marks a kernel that spills, and
-"L2 sectors ≤" is an upper limit: requests of several SMs for one line are merged before L2.
+(--ncu: SM bytes within 2%, DRAM reads within 15%). In the table * marks a kernel that spills.
 """
 
 import argparse
