@@ -180,7 +180,7 @@ def test_an_l2_that_holds_everything_reads_each_input_once(kv_heads):
     counted = scratchpad.count(count.program)
     assert count.dram_read_bytes == p.compulsory_read_bytes
     assert count.dram_write_bytes == 0
-    assert count.sectors_read * 32 == counted.read_bytes
+    assert count.sectors_asked * 32 == counted.read_bytes
     assert count.sectors_written * 32 == counted.write_bytes
 
 
