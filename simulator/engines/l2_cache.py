@@ -35,19 +35,21 @@ DIRTY_SHARE = 28 / 60  # of the cache that may be dirty at once
 UNIT_BYTES = 2048
 SECTORS_PER_UNIT_MAX = 64
 
-_ZERO, _ONE = np.uint64(0), np.uint64(1)
+_FIRST_ORDER = np.uint64(0xFEDCBA9876543210)
+_EACH_NIBBLE = np.uint64(0x1111111111111111)
+_ZERO, _ONE, _FOUR, _NIBBLE = (np.uint64(x) for x in (0, 1, 4, 15))
 
 
 # Columns of a set, [partition, set, column]: WAYS tags (unit + 1; 0 is empty), WAYS masks of valid
-# sectors, WAYS masks of dirty ones, and when each way was last used. The others are of a whole
-# partition, kept in its set 0: how many ways may be dirty and how many are, log2 of the units of a
-# home, which bits of a home's number count, log2 of the units of a page, in how many places a page
-# may start, GRAIN units apart, what is added to a page's number (other memory), and how often its
-# ways were used so far.
+# sectors, WAYS masks of dirty ones, and the LRU order (nibble r is the way of rank r, 0 the most
+# recent). The others are of a whole partition, kept in its set 0: how many ways may be dirty and
+# how many are, log2 of the units of a home, which bits of a home's number count, log2 of the units
+# of a page, in how many places a page may start, GRAIN units apart, and what is added to a page's
+# number: other memory.
 # (One array: Numba counts references for each array of a tuple at each call.)
-VALID, DIRTY, USED = WAYS, 2 * WAYS, 3 * WAYS
-(DIRTY_LIMIT, DIRTY_WAYS, HOME_SHIFT, HOME_MASK, PAGE_SHIFT, STARTS, GRAIN, SEED, USES,
- _COLUMNS) = range(4 * WAYS, 4 * WAYS + 10)
+VALID, DIRTY, ORDER = WAYS, 2 * WAYS, 3 * WAYS
+(DIRTY_LIMIT, DIRTY_WAYS, HOME_SHIFT, HOME_MASK, PAGE_SHIFT, STARTS, GRAIN, SEED,
+ _COLUMNS) = range(ORDER + 1, ORDER + 10)
 
 
 def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
@@ -62,6 +64,7 @@ def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
     n_sets = size_bytes // (partitions * unit_bytes * WAYS)
     unit_shift = log2_of("unit", unit_bytes)
     cache = np.zeros((partitions, n_sets, _COLUMNS), np.uint64)
+    cache[:, :, ORDER] = _FIRST_ORDER
     share = DIRTY_SHARE if dirty_bytes_max is None else dirty_bytes_max / size_bytes
     grain = max(UNIT_BYTES // unit_bytes, 1)  # lines and larger units go to the same sets
     cache[:, :1, DIRTY_LIMIT] = int(share * WAYS * n_sets)
@@ -141,40 +144,37 @@ def home_of(cache, unit):
 
 
 @inlined
-def _use(cache, part, index, way):
-    cache[part, 0, USES] += _ONE
-    cache[part, index, USED + way] = cache[part, 0, USES]
-
-
-@inlined
-def _way_of(cache, part, index, tag):
-    """The way of a tag in its set, or -1."""
+def _rank(cache, part, index, tag):
+    """The LRU rank of a tag in its set, or -1; and its way."""
+    order = cache[part, index, ORDER]
+    way = np.int64(order & _NIBBLE)
+    if cache[part, index, way] == tag:
+        return 0, way
     way = np.int64(-1)
     for other in range(WAYS):  # no early exit: this is a few vector compares
         way = other if cache[part, index, other] == tag else way
-    return way
+    if way < 0:
+        return -1, way
+    differs = order ^ (np.uint64(way) * _EACH_NIBBLE)  # a zero nibble where the way stands
+    zero = (differs - _EACH_NIBBLE) & ~differs & (_EACH_NIBBLE << np.uint64(3))
+    return popcount((zero & (~zero + _ONE)) - _ONE) >> 2, way
 
 
 @inlined
-def _oldest(cache, part, index):
-    """The way that was used longest ago, or an empty one."""
-    found, least = 0, cache[part, index, USED]
-    for way in range(1, WAYS):
-        used = cache[part, index, USED + way]
-        found, least = (way, used) if used < least else (found, least)
-    return found
+def _use(cache, part, index, rank):
+    """Make the way of a rank the most recent."""
+    if rank > 0:
+        order = cache[part, index, ORDER]
+        shift = np.uint64(4 * rank)
+        way = (order >> shift) & _NIBBLE
+        between = order & ((_ONE << shift) - _ONE)
+        above = order & ~(((_ONE << shift) << _FOUR) - _ONE) if rank < WAYS - 1 else _ZERO
+        cache[part, index, ORDER] = above | between << _FOUR | way
 
 
 @inlined
-def _oldest_where(cache, part, index, dirty, but):
-    """The way that was used longest ago of those that are dirty, or are not, ``but`` one; that one
-    when there is none."""
-    found, least = but, ~_ZERO
-    for way in range(WAYS):
-        if (way != but and (cache[part, index, DIRTY + way] != _ZERO) == dirty
-                and cache[part, index, USED + way] < least):
-            found, least = way, cache[part, index, USED + way]
-    return found
+def _way_at(cache, part, index, rank):
+    return np.int64((cache[part, index, ORDER] >> np.uint64(4 * rank)) & _NIBBLE)
 
 
 @inlined
@@ -187,20 +187,24 @@ def _clean(cache, part, index, way):
 
 
 @inlined
-def _hold(cache, part, index, way, tag, mask):
-    """Make sectors valid in a way (-1: the oldest clean one, for a new tag): (way, what is written
-    back: tag and dirty bits). The oldest, when dirty, is written back for it, and leaves only
-    where all are dirty."""
+def _hold(cache, part, index, rank, way, tag, mask):
+    """Make sectors valid at ``rank`` (-1: the oldest clean way, for a new tag): (way, what is
+    written back: tag and dirty bits). The oldest, when dirty, is written back for it, and leaves
+    only where all are dirty."""
     written_tag, written = _ZERO, _ZERO
-    if way < 0:
-        way = _oldest(cache, part, index)
+    if rank < 0:
+        rank, way = WAYS - 1, _way_at(cache, part, index, WAYS - 1)
         if cache[part, index, DIRTY + way]:
             written_tag, written = _clean(cache, part, index, way)
-            way = _oldest_where(cache, part, index, False, way)
+            for younger in range(WAYS - 2, -1, -1):
+                other = _way_at(cache, part, index, younger)
+                if not cache[part, index, DIRTY + other]:
+                    rank, way = younger, other
+                    break
         cache[part, index, way] = tag
         cache[part, index, VALID + way] = _ZERO
     cache[part, index, VALID + way] |= mask
-    _use(cache, part, index, way)
+    _use(cache, part, index, rank)
     return way, written_tag, written
 
 
@@ -209,9 +213,10 @@ def _clean_oldest(cache, part, index):
     """Write back the oldest dirty way of a set when more of the partition is dirty than may be: tag
     and dirty bits."""
     if cache[part, 0, DIRTY_WAYS] > cache[part, 0, DIRTY_LIMIT]:
-        way = _oldest_where(cache, part, index, True, np.int64(-1))
-        if way >= 0:
-            return _clean(cache, part, index, way)
+        for rank in range(WAYS - 1, -1, -1):
+            way = _way_at(cache, part, index, rank)
+            if cache[part, index, DIRTY + way]:
+                return _clean(cache, part, index, way)
     return _ZERO, _ZERO
 
 
@@ -226,21 +231,21 @@ def read_unit(cache, unit, side, need):
     dirty bits, the same for the home partition, whether the home partition changed).
     """
     index, tag = set_of(cache, unit), np.uint64(unit + 1)
-    way = _way_of(cache, side, index, tag)
-    missing = need & ~cache[side, index, VALID + way] if way >= 0 else need
+    rank, way = _rank(cache, side, index, tag)
+    missing = need & ~cache[side, index, VALID + way] if rank >= 0 else need
     if missing == _ZERO:
-        _use(cache, side, index, way)
+        _use(cache, side, index, rank)
         return _ZERO, _ZERO, _ZERO, _ZERO, _ZERO, False
     home = home_of(cache, unit)
     far_tag, far_dirty, changed = _ZERO, _ZERO, False
     fetched = missing
     if home != side:
-        there = _way_of(cache, home, index, tag)
-        if there >= 0:
+        place, there = _rank(cache, home, index, tag)
+        if place >= 0:
             fetched = missing & ~cache[home, index, VALID + there]
         changed = fetched != _ZERO
-        _, far_tag, far_dirty = _hold(cache, home, index, there, tag, missing)
-    _, near_tag, near_dirty = _hold(cache, side, index, way, tag, need)
+        _, far_tag, far_dirty = _hold(cache, home, index, place, there, tag, missing)
+    _, near_tag, near_dirty = _hold(cache, side, index, rank, way, tag, need)
     return fetched, near_tag, near_dirty, far_tag, far_dirty, changed
 
 
@@ -257,13 +262,13 @@ def write_unit(cache, unit, side, mask):
     near_tag, near_dirty = _ZERO, _ZERO
     for other in range(cache.shape[0]):
         if other != home:
-            way = _way_of(cache, other, index, tag)
+            rank, way = _rank(cache, other, index, tag)
             if other == side:
-                _, near_tag, near_dirty = _hold(cache, other, index, way, tag, mask)
-            elif way >= 0:
+                _, near_tag, near_dirty = _hold(cache, other, index, rank, way, tag, mask)
+            elif rank >= 0:
                 cache[other, index, VALID + way] &= ~mask
-    way = _way_of(cache, home, index, tag)
-    way, home_tag, home_dirty = _hold(cache, home, index, way, tag, mask)
+    rank, way = _rank(cache, home, index, tag)
+    way, home_tag, home_dirty = _hold(cache, home, index, rank, way, tag, mask)
     if not cache[home, index, DIRTY + way]:
         cache[home, 0, DIRTY_WAYS] += _ONE
     cache[home, index, DIRTY + way] |= mask
