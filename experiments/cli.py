@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 a check or comparison failed; 2 bad input; 3 what it needs
 
 import argparse
 import errno
+import gc
 import os
 import sys
 from importlib import import_module
@@ -17,6 +18,8 @@ from ..simulator.errors import InputError
 from .progress import Heartbeat
 
 DONE, BAD_INPUT, UNAVAILABLE = 0, 2, 3  # 1 is a command's own answer
+# Objects between two looks for cycles: importing Numba makes some 100,000, and none is garbage.
+COLLECT_AFTER = 100_000
 
 
 def command_names() -> list[str]:
@@ -60,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; never a traceback for what the user or the machine got wrong."""
+    gc.set_threshold(COLLECT_AFTER)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115

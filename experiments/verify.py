@@ -74,6 +74,7 @@ def _row(record: Record, data: dict, profile, go_on) -> dict:
                       go_on)
     row |= _measured(data["counters"]) | _results(point, data)
     row["counts_equal"] = row.pop("predicted_by_tensor") == data["counted"]
+    row["sm_read_filled"] = kernels.get(point.kernel).filled_bytes(point.problem, point.tiles)
     row["spills"] = bool(row["local_bytes"] or row["local_instructions_measured"])
     return row | _errors(row)
 
@@ -171,11 +172,14 @@ def _results(point: Point, data: dict) -> dict:
 
 def _errors(row: dict) -> dict:
     """Relative errors of the predictions, signed; of DRAM writes in parts of what was measured or
-    of O, whichever is more (a small O stays in L2 and leaves nothing to divide by)."""
+    of O, whichever is more (a small O stays in L2 and leaves nothing to divide by). Zeros that fill
+    a box are in the counter of SM reads, though in no schedule."""
     found = {}
     for name in BOUNDARIES:
         predicted, measured = row[f"{name}_predicted"], row[f"{name}_measured"]
         base = measured
+        if name == "sm_read" and predicted is not None:
+            predicted += row["sm_read_filled"]
         if name == "dram_write" and measured is not None:
             base = max(measured, row["compulsory_write"])
         known = predicted is not None and base

@@ -243,6 +243,11 @@ class Kernel:
             "HEADERS_VERSION": f"0x{headers_version()}",
         }
 
+    def filled_bytes(self, problem: Attention, tiles: Tiles) -> int:
+        """Zeros that enter the SMs in place of what lies beyond a tensor's end, in bytes: in the
+        hardware's counter of reads, in no byte of L2 or DRAM."""
+        return 0
+
     def issue_order(self, order: str) -> str:
         """What the simulator calls the order in which a launch with ``order`` issues its tiles."""
         return order

@@ -94,6 +94,18 @@ class Flash2Wgmma(Kernel):
         groups = self.groups(tiles)
         return (wgmma(tiles.bc, groups, ping_pong=groups > 1),)
 
+    def filled_bytes(self, problem, tiles):
+        """A box of TMA that reaches beyond the last row of Q, K or V is filled up with zeros."""
+        first = np.arange(0, problem.seq, tiles.br)
+        low, _ = problem.mask_bounds.column_range(first, problem.kv_seq)
+        last = np.minimum(first + tiles.br, problem.seq) - 1
+        _, high = problem.mask_bounds.column_range(last, problem.kv_seq)
+        end = (ceil_div(problem.kv_seq, tiles.bc) - 1) * tiles.bc  # where the last box begins
+        reach = int(np.count_nonzero((high > end) & (high > low)))
+        rows = -problem.seq % tiles.br * problem.head_dim
+        keys = reach * (-problem.kv_seq % tiles.bc) * (problem.head_dim + problem.value_dim)
+        return problem.head_count * (rows + keys) * problem.dtype_bytes
+
     def issue_order(self, order):
         """The last row blocks come first in every order. Its blocks stay and take the next tile of
         a counter when they are done, as a grid's next block takes the place of one that ends."""
