@@ -103,7 +103,7 @@ def test_probes_are_no_kernels_and_compile_without_spilling():
         def runs_on(self, arch):
             return True
 
-        def options(self, problem, tiles, count):
+        def options(self, problem, tiles, count, order):
             return probes.OPTIONS
 
     try:
