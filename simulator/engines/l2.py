@@ -17,16 +17,17 @@ then; blocks do not wait for them.
 Rates and latencies are the profile's; none is fitted to attention kernels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import InputError
 from ..grid_order import order_number
 from ..program import Program
-from .heard import run_heard
+from ..tape import Record
+from .heard import GoOn, run_heard
 from .l2_blocks import MACHINE, SLOT, dirty_sectors, run_phase, write_before
 from .l2_cache import SECTORS_PER_UNIT_MAX, UNIT_BYTES, WAYS, cache_of, log2_of, room_of
 from .l2_counts import COLUMNS, FETCHED, FILLED, MERGED, READ, WRITTEN, WRITTEN_BACK
@@ -34,6 +35,9 @@ from .l2_log import NO_EVENTS, Log
 from .l2_merge import remembered_requests
 from .l2_moves import PREFETCHES, instruction_cycles, moves
 from .l2_repeat import UPDATED, plan_phase, stored_once
+
+if TYPE_CHECKING:
+    from ...hwprofiles.schema import Profile
 
 # Cycles where a profile has no latencies: the H800's (Luo et al., arXiv 2402.13499).
 L2_LATENCY_CYCLES, HBM_LATENCY_CYCLES = 263.0, 479.0
@@ -110,7 +114,7 @@ class L2Count:
         }
 
 
-def model_text(gpu) -> str:
+def model_text(gpu: "Profile") -> str:
     """The L2 model of a GPU in a line, for people who read its numbers."""
     parts = "one partition" if gpu.l2.partitions == 1 else f"{gpu.l2.partitions} partitions"
     merging = (f"up to {gpu.l2.merged_requests_max} requests of a GPC merged"
@@ -119,13 +123,13 @@ def model_text(gpu) -> str:
             f"{merging}")
 
 
-def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order: str = "row",
-             matmul_flops_per_s: float | None = None, prefetch: Sequence[str] | None = None,
+def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[int],
+             order: str = "row", matmul_flops_per_s: float | None = None,
+             prefetch: Sequence[str | None] | None = None,
              younger_pace: float | Sequence[float] = YOUNGER_PACE, cold_phases: bool = False,
              dirty_before_bytes: float = 0, unit_bytes: int = UNIT_BYTES,
-             skip_repeats: bool = True, seed: int = 0, warm: bool = False,
-             log: Log | None = None,
-             on_progress=lambda share: None) -> L2Count:
+             skip_repeats: bool = True, seed: int = 0, warm: bool = False, log: Log | None = None,
+             on_progress: GoOn = lambda share: None) -> L2Count:
     """Run a program's thread blocks on ``gpu`` (a Profile), its L2 empty at the start.
 
     ``blocks_per_sm`` is one number or one for each phase; ``order`` one of grid_order.ORDERS (of
@@ -154,7 +158,7 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
     residents = np.broadcast_to(blocks_per_sm, len(program.phases))
     younger = np.broadcast_to(younger_pace, len(program.phases))
     tensors = _with_others(program)
-    cache = None
+    cache: Any = None
     for skipping in (False, skip_repeats) if warm else (skip_repeats,):
         sectors, plans = np.zeros((len(tensors), COLUMNS), np.int64), []
         for number, phase in enumerate(program.phase_records):
@@ -178,7 +182,7 @@ def simulate(program: Program, gpu, *, blocks_per_sm: int | Sequence[int], order
                    blocks - sum(int(plan["skipped"]) for plan in plans))
 
 
-def _check(gpu, prefetch: list[Any], unit_bytes: int) -> None:
+def _check(gpu: "Profile", prefetch: Sequence[str | None], unit_bytes: int) -> None:
     for what in prefetch:
         if what is not None and what not in PREFETCHES:
             raise InputError(f"prefetch {what!r} is not known; it is one of "
@@ -199,7 +203,8 @@ def _with_others(program: Program) -> np.ndarray:
     return np.concatenate([tensors, others])
 
 
-def _cache(gpu, unit_bytes: int, others_at: int, dirty_bytes: float, seed: int) -> np.ndarray:
+def _cache(gpu: "Profile", unit_bytes: int, others_at: int, dirty_bytes: float,
+           seed: int) -> np.ndarray:
     """An empty cache but for what others left dirty."""
     l2 = gpu.l2
     cache = cache_of(l2, unit_bytes, seed)
@@ -219,14 +224,15 @@ def _paces(residents: int, younger_pace: float) -> np.ndarray:
     return paces
 
 
-def _share(program, phase, done: float) -> float:
+def _share(program: Program, phase: Record, done: float) -> float:
     """The share of a program that is done with a share of this phase; phases count alike."""
     before = (program.phase_records["first"] < phase["first"]).sum()
     return (before + done) / len(program.phases)
 
 
-def _run(program, phase, steps, tensors, paces, sides, gpcs, cache, machine, plan, log,
-         on_progress):
+def _run(program: Program, phase: Record, steps: np.ndarray, tensors: np.ndarray, paces: np.ndarray,
+         sides: np.ndarray, gpcs: np.ndarray, cache: np.ndarray, machine: Record, plan: Record,
+         log: Log | None, on_progress: Callable[..., object]) -> np.ndarray:
     """Sectors of a phase, [tensor, count]."""
     sectors = np.zeros((plan["groups"], len(tensors), COLUMNS), np.int64)
     stages = max(1, int(steps["ahead"].max(initial=0)))
@@ -245,7 +251,7 @@ def _run(program, phase, steps, tensors, paces, sides, gpcs, cache, machine, pla
     return sectors.sum(axis=0)
 
 
-def sm_sides(gpu, seed: int = 0) -> np.ndarray:
+def sm_sides(gpu: "Profile", seed: int = 0) -> np.ndarray:
     """The partition of each SM in the order that thread blocks reach them; where the profile has
     none, groups of GROUP_SMS take turns. With another ``seed`` another group comes first, as with
     every launch on an H200."""
@@ -256,7 +262,7 @@ def sm_sides(gpu, seed: int = 0) -> np.ndarray:
     return np.roll(sides, -GROUP_SMS * seed)
 
 
-def sm_gpcs(gpu, seed: int = 0) -> np.ndarray:
+def sm_gpcs(gpu: "Profile", seed: int = 0) -> np.ndarray:
     """The GPC of each SM in the same order; where the profile has none, GROUP_SMS each."""
     groups = np.arange(gpu.sm_count) // GROUP_SMS
     measured = gpu.l2.sm_gpcs
@@ -265,14 +271,15 @@ def sm_gpcs(gpu, seed: int = 0) -> np.ndarray:
     return np.roll(groups, -GROUP_SMS * seed)
 
 
-def read_spread(program: Program, gpu, seeds: int = 4, **options) -> tuple[int, int]:
+def read_spread(program: Program, gpu: "Profile", seeds: int = 4,
+                **options: Any) -> tuple[int, int]:
     """The least and most DRAM reads in bytes over so many seeds; ``options`` as ``simulate`` has
     them. Wide where K, V, Q and O just fit: there a GPU's own counters vary between launches."""
     found = [simulate(program, gpu, seed=seed, **options).dram_read_bytes for seed in range(seeds)]
     return min(found), max(found)
 
 
-def _machine(gpu, blocks_per_sm: int, unit_bytes: int, group: int):
+def _machine(gpu: "Profile", blocks_per_sm: int, unit_bytes: int, group: int) -> Record:
     machine = np.zeros(1, MACHINE)[0]
     latency, clock = gpu.latency_cycles, gpu.boost_clock_hz
     machine["l2_latency"] = _measured(gpu, "l2_latency", latency.l2 or L2_LATENCY_CYCLES)
@@ -289,7 +296,8 @@ def _machine(gpu, blocks_per_sm: int, unit_bytes: int, group: int):
     return machine
 
 
-def chunk_cycles(gpu, chunk_bytes: int, blocks_per_sm: int) -> tuple[float, float, float]:
+def chunk_cycles(gpu: "Profile", chunk_bytes: int,
+                 blocks_per_sm: int) -> tuple[float, float, float]:
     """Cycles of a block that reads a chunk and waits for it: when it hits, and when it misses,
     where ``blocks_per_sm`` do so; and of DRAM for a sector (l2_scan.scan)."""
     machine = _machine(gpu, blocks_per_sm, UNIT_BYTES, 1)
@@ -299,12 +307,12 @@ def chunk_cycles(gpu, chunk_bytes: int, blocks_per_sm: int) -> tuple[float, floa
     return float(hit), float(miss), gpu.l2.sector_bytes / float(machine["dram_bytes_per_cycle"])
 
 
-def _measured(gpu, name: str, otherwise: float) -> float:
+def _measured(gpu: "Profile", name: str, otherwise: float) -> float:
     found = gpu.measured.get(name)
     return otherwise if found is None else found.value
 
 
-def _l2_bytes_per_cycle(gpu) -> float:
+def _l2_bytes_per_cycle(gpu: "Profile") -> float:
     """What one SM reads of L2 in a cycle when all do: specified, else measured."""
     specified, measured = gpu.l2.read_bytes_per_clock, gpu.measured.get("l2_read")
     if specified is not None:

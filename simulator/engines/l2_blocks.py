@@ -5,10 +5,12 @@ cache's units. Of the blocks that share an SM the oldest runs fastest (``paces``
 served first; when it ends, the next oldest does.
 """
 
+from typing import Any
+
 import numpy as np
 
 from ..jit import borrowing, inlined, njit
-from ..tape import Kind
+from ..tape import Kind, Record
 from .dispatch import place_of
 from .l2_cache import DIRTY, WAYS, add_unit, popcount, read_unit, write_unit
 from .l2_counts import FETCHED, FILLED, MERGED, READ, WRITTEN, WRITTEN_BACK
@@ -39,22 +41,23 @@ LAST_READ = np.dtype(
 
 
 @njit
-def run_phase(moves, phase, tensors, tiles, numbers, heads, order, sides, gpcs, requests, paces,
-              variables, freed, slots, cache, sectors, machine, plan, stored, log):
+def run_phase(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.ndarray,
+              numbers: np.ndarray, heads: int, order: int, sides: np.ndarray, gpcs: np.ndarray,
+              requests: np.ndarray, paces: np.ndarray, variables: np.ndarray, freed: np.ndarray,
+              slots: Any, cache: np.ndarray, sectors: np.ndarray, machine: Record, plan: Record,
+              stored: np.ndarray, log: np.ndarray) -> None:
     """Run all thread blocks of a phase: always the slot whose next access is due first goes on.
 
-    ``moves`` as l2_moves.py has them; ``numbers`` are the program's lists; ``order`` as
-    dispatch.place_of has it; ``sides`` and ``gpcs`` of the SMs, ``requests`` as l2_merge.py has
-    them; ``paces`` [blocks on the SM, age rank]: by how much slower than alone a block works;
-    ``variables`` [slot, variable]; ``freed`` [slot, tile, stage]: when the buffers of the latest
-    loads are free again. ``plan`` (l2_repeat.py) says how blocks are grouped: ``sectors`` has
-    [group, tensor, count]. ``log`` (l2_log.py) has room for events, or none; the run ends when it
-    is full.
+    ``moves`` and ``requests`` as l2_moves.py and l2_merge.py have them; ``numbers``: the program's
+    lists; ``order``: dispatch.place_of's; ``sides`` and ``gpcs`` of the SMs; ``paces`` [blocks on
+    the SM, age rank]: how much slower than alone; ``variables`` [slot, variable]; ``freed`` [slot,
+    tile, stage]: when buffers of the latest loads are free; ``sectors`` [group, tensor, count],
+    grouped as ``plan`` says (l2_repeat.py). The run ends when ``log`` (l2_log.py), if any, is full.
     """
     n_slots, n_sms = len(slots), len(sides)
     stops = np.zeros_like(variables)
     sums = np.zeros((sectors.shape[0] + 1, sectors.shape[1], sectors.shape[2]), np.int64)
-    last = np.zeros(cache.shape[0], LAST_READ)
+    last: Any = np.zeros(cache.shape[0], LAST_READ)
     last.tile[:] = -1
     ages = np.zeros((n_sms, paces.shape[1]), np.int64)  # the slots of an SM, the oldest first
     present = np.zeros(n_sms, np.int64)
@@ -87,10 +90,9 @@ def run_phase(moves, phase, tensors, tiles, numbers, heads, order, sides, gpcs, 
             if len(log):
                 note_before(log, machine, number, slot, row, variables[number], tensors, tiles,
                             counts)
-            ready, end = _move_region(row, variables[number], slot, sides[sm],
-                                      requests[gpcs[sm]], freed[number],
-                                      paces[present[sm], _rank_of(ages[sm], number)], tensors,
-                                      tiles, cache, counts, last, machine)
+            ready, end = _move_region(row, variables[number], slot, sides[sm], requests[gpcs[sm]],
+                                      freed[number], paces[present[sm], _rank_of(ages[sm], number)],
+                                      tensors, tiles, cache, counts, last, machine)
             if len(log):
                 note_after(log, machine, row, counts, ready, end)
             slot.address += 1
@@ -102,7 +104,8 @@ def run_phase(moves, phase, tensors, tiles, numbers, heads, order, sides, gpcs, 
 
 
 @inlined
-def _begin(slot, variables, freed, phase, issued, heads, order):
+def _begin(slot: Record, variables: np.ndarray, freed: np.ndarray, phase: Record, issued: int,
+           heads: int, order: int) -> None:
     """Put the thread block that is issued as number ``issued`` into a slot that is free."""
     blocks1 = -(-phase.extent1 // phase.step1)
     slot.head, block = place_of(issued, heads, -(-phase.extent0 // phase.step0) * blocks1, order)
@@ -112,7 +115,7 @@ def _begin(slot, variables, freed, phase, issued, heads, order):
 
 
 @inlined
-def _rank_of(ages, number):
+def _rank_of(ages: np.ndarray, number: int) -> int:
     """The age rank of a slot on its SM."""
     rank = 0
     while ages[rank] != number:
@@ -121,7 +124,7 @@ def _rank_of(ages, number):
 
 
 @inlined
-def _leave(ages, present, sm, number):
+def _leave(ages: np.ndarray, present: np.ndarray, sm: int, number: int) -> bool:
     """Take a slot whose block has ended off its SM: whether it was there."""
     for rank in range(present[sm]):
         if ages[rank] == number:
@@ -133,7 +136,7 @@ def _leave(ages, present, sm, number):
 
 
 @inlined
-def _sift_down(queue, size, slots):
+def _sift_down(queue: np.ndarray, size: int, slots: np.ndarray) -> None:
     """Put the heap's first slot in its place by (due time, slot)."""
     slot, at = queue[0], 0
     while True:
@@ -150,12 +153,13 @@ def _sift_down(queue, size, slots):
 
 
 @inlined
-def _before(a, b, slots):
+def _before(a: int, b: int, slots: np.ndarray) -> bool:
     return slots[a].due < slots[b].due or (slots[a].due == slots[b].due and a < b)
 
 
 @inlined
-def _go_on(moves, numbers, variables, stops, slot, freed, pace):
+def _go_on(moves: np.ndarray, numbers: np.ndarray, variables: np.ndarray, stops: np.ndarray,
+           slot: Record, freed: np.ndarray, pace: float) -> None:
     """Bring a slot to its next access, or (address -1) the end of its block, and set when it is
     due; what is in front of it is computed by then, or on the way."""
     address = slot.address
@@ -180,8 +184,10 @@ def _go_on(moves, numbers, variables, stops, slot, freed, pace):
 
 
 @borrowing
-def _move_region(row, variables, slot, side, requests, freed, pace, tensors, tiles, cache, sectors,
-                 last, machine):
+def _move_region(row: Record, variables: np.ndarray, slot: Record, side: int, requests: np.ndarray,
+                 freed: np.ndarray, pace: float, tensors: np.ndarray, tiles: np.ndarray,
+                 cache: np.ndarray, sectors: np.ndarray, last: Any,
+                 machine: Record) -> tuple[float, float]:
     """Read, write or add to a tile, a run of bytes for each row or one when rows are whole; sets
     the slot's clock to when it is done. Returns when its first bytes and its last are there."""
     tensor = tensors[row.tensor]
@@ -218,7 +224,9 @@ def _move_region(row, variables, slot, side, requests, freed, pace, tensors, til
 
 
 @inlined
-def _load(row, start, rows, run_bytes, pitch, side, time, tensors, cache, sectors, last, machine):
+def _load(row: Record, start: int, rows: int, run_bytes: int, pitch: int, side: int, time: float,
+          tensors: np.ndarray, cache: np.ndarray, sectors: np.ndarray, last: np.ndarray,
+          machine: Record) -> float:
     """Read a tile from one side at ``time``: when its first bytes are there."""
     tensor, counts, mine = tensors[row.tensor], sectors[row.tensor], last[side]
     if mine.tile == row.tile and mine.start == start:
@@ -243,7 +251,9 @@ def _load(row, start, rows, run_bytes, pitch, side, time, tensors, cache, sector
 
 
 @borrowing
-def _load_pages(tensor, start, n_bytes, side, counts, sectors, tensors, cache, last, machine):
+def _load_pages(tensor: Record, start: int, n_bytes: int, side: int, counts: np.ndarray,
+                sectors: np.ndarray, tensors: np.ndarray, cache: np.ndarray, last: np.ndarray,
+                machine: Record) -> None:
     """Read whole rows that lie in pages: ``start`` is where they would be without."""
     page_bytes = tensor.page_rows * tensor.cols * tensor.element_bytes
     first, end = start - tensor.base_bytes, start - tensor.base_bytes + n_bytes
@@ -257,7 +267,7 @@ def _load_pages(tensor, start, n_bytes, side, counts, sectors, tensors, cache, l
 
 
 @inlined
-def _stays(rows, run_bytes, pitch, cache, unit_bytes):
+def _stays(rows: int, run_bytes: int, pitch: int, cache: np.ndarray, unit_bytes: int) -> bool:
     """Whether a tile's units all find room in the sets they map to (half of the ways)."""
     n_sets, ways = cache.shape[1], WAYS // 2
     units_per_row = run_bytes // unit_bytes + 2
@@ -270,15 +280,16 @@ def _stays(rows, run_bytes, pitch, cache, unit_bytes):
 
 
 @inlined
-def _bits(first, last):
+def _bits(first: int, last: int) -> np.uint64:
     """Bits first … last of a uint64."""
     width = np.uint64(63 - (last - first))
     return (~np.uint64(0) >> width) << np.uint64(first)
 
 
 @borrowing
-def _move_rows(start, rows, run_bytes, pitch, side, kind, counts, sectors, tensors, cache, last,
-               machine):
+def _move_rows(start: int, rows: int, run_bytes: int, pitch: int, side: int, kind: int,
+               counts: np.ndarray, sectors: np.ndarray, tensors: np.ndarray, cache: np.ndarray,
+               last: np.ndarray, machine: Record) -> None:
     """Read (from one side), write or add to ``rows`` runs of bytes, ``pitch`` apart. Runs that
     share a unit are moved together."""
     to_sector, to_unit = machine.sector_shift, machine.unit_shift - machine.sector_shift
@@ -301,7 +312,9 @@ def _move_rows(start, rows, run_bytes, pitch, side, kind, counts, sectors, tenso
 
 
 @inlined
-def _move_unit(unit, mask, side, kind, counts, sectors, tensors, cache, last, machine):
+def _move_unit(unit: Any, mask: np.uint64, side: int, kind: int, counts: np.ndarray,
+               sectors: np.ndarray, tensors: np.ndarray, cache: np.ndarray, last: np.ndarray,
+               machine: Record) -> None:
     """Read, write or add to some sectors of a unit; count what DRAM gives and takes."""
     shift = machine.unit_shift
     if kind == _REDUCE:
@@ -330,7 +343,8 @@ def _move_unit(unit, mask, side, kind, counts, sectors, tensors, cache, last, ma
 
 
 @inlined
-def _write_back(tag, dirty, sectors, tensors, unit_shift):
+def _write_back(tag: np.uint64, dirty: np.uint64, sectors: np.ndarray, tensors: np.ndarray,
+                unit_shift: int) -> None:
     """Count dirty sectors of a unit (its tag: number + 1) that go to DRAM."""
     if dirty:
         tensor = _tensor_at((np.int64(tag) - 1) << unit_shift, tensors)
@@ -338,7 +352,7 @@ def _write_back(tag, dirty, sectors, tensors, unit_shift):
 
 
 @inlined
-def _tensor_at(address, tensors):
+def _tensor_at(address: Any, tensors: np.ndarray) -> int:
     """The tensor that a unit's address belongs to."""
     index = len(tensors) - 1
     while tensors[index].base_bytes > address:
@@ -347,7 +361,7 @@ def _tensor_at(address, tensors):
 
 
 @njit
-def dirty_sectors(cache, tensors, unit_bytes):
+def dirty_sectors(cache: np.ndarray, tensors: np.ndarray, unit_bytes: int) -> np.ndarray:
     """Dirty sectors by tensor."""
     dirty = np.zeros(len(tensors), np.int64)
     for part in range(cache.shape[0]):
@@ -361,7 +375,8 @@ def dirty_sectors(cache, tensors, unit_bytes):
 
 
 @njit
-def write_before(cache, first, units, sides, whole):
+def write_before(cache: np.ndarray, first: int, units: int, sides: np.ndarray,
+                 whole: np.uint64) -> None:
     """Fill a cache with ``units`` units, from ``first`` on, that something else wrote; ``whole``
     has a bit for each sector of a unit."""
     for number in range(units):

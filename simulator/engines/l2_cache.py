@@ -22,10 +22,15 @@ is valid or dirty: 128 bytes (one line) is exact; UNIT_BYTES gives the same coun
 cover whole units, since all lines of a unit then live and die together, at a 16th of the work.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from ..errors import InputError
 from ..jit import inlined
+
+if TYPE_CHECKING:
+    from ...hwprofiles.schema import L2Cache
 
 WAYS = 16
 PAGE_BYTES = 2 << 20  # physical: cudaMalloc's
@@ -84,19 +89,19 @@ def log2_of(name: str, size: int) -> int:
     return size.bit_length() - 1
 
 
-def cache_of(l2, unit_bytes: int, seed: int = 0) -> np.ndarray:
+def cache_of(l2: "L2Cache", unit_bytes: int, seed: int = 0) -> np.ndarray:
     """The empty cache of a profile's L2."""
     return empty_cache(room_of(l2), l2.partitions, unit_bytes, l2.dirty_bytes_max, l2.home_bytes,
                        l2.home_bits, seed)
 
 
-def room_of(l2) -> int:
+def room_of(l2: "L2Cache") -> int:
     """Bytes that lines find room in; something else takes the rest of an H200's L2."""
     return int(l2.size_bytes * (l2.room_share or 1))
 
 
 @inlined
-def popcount(bits):
+def popcount(bits: np.uint64) -> np.int64:
     """Bits set in a uint64."""
     bits = bits - ((bits >> np.uint64(1)) & np.uint64(0x5555555555555555))
     bits = (bits & np.uint64(0x3333333333333333)) + (
@@ -109,7 +114,7 @@ def popcount(bits):
 
 
 @inlined
-def _scatter(page):
+def _scatter(page: np.uint64) -> np.uint64:
     """A fixed number for each page that says nothing of its neighbours' (splitmix64)."""
     x = (np.uint64(page) + _ONE) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -117,7 +122,7 @@ def _scatter(page):
 
 
 @inlined
-def set_of(cache, unit):
+def set_of(cache: np.ndarray, unit: int) -> Any:
     """The set that a unit goes to, the same in each partition."""
     to_page = cache[0, 0, PAGE_SHIFT]
     page = np.uint64(unit) >> to_page
@@ -128,7 +133,7 @@ def set_of(cache, unit):
 
 
 @inlined
-def home_of(cache, unit):
+def home_of(cache: np.ndarray, unit: int) -> Any:
     """The home partition of a unit."""
     partitions = cache.shape[0]
     if partitions == 1:
@@ -144,10 +149,10 @@ def home_of(cache, unit):
 
 
 @inlined
-def _rank(cache, part, index, tag):
+def _rank(cache: np.ndarray, part: int, index: int, tag: np.uint64) -> tuple[Any, Any]:
     """The LRU rank of a tag in its set, or -1; and its way."""
     order = cache[part, index, ORDER]
-    way = np.int64(order & _NIBBLE)
+    way: Any = np.int64(order & _NIBBLE)
     if cache[part, index, way] == tag:
         return 0, way
     way = np.int64(-1)
@@ -161,7 +166,7 @@ def _rank(cache, part, index, tag):
 
 
 @inlined
-def _use(cache, part, index, rank):
+def _use(cache: np.ndarray, part: int, index: int, rank: int) -> None:
     """Make the way of a rank the most recent."""
     if rank > 0:
         order = cache[part, index, ORDER]
@@ -173,12 +178,12 @@ def _use(cache, part, index, rank):
 
 
 @inlined
-def _way_at(cache, part, index, rank):
+def _way_at(cache: np.ndarray, part: int, index: int, rank: int) -> Any:
     return np.int64((cache[part, index, ORDER] >> np.uint64(4 * rank)) & _NIBBLE)
 
 
 @inlined
-def _clean(cache, part, index, way):
+def _clean(cache: np.ndarray, part: int, index: int, way: int) -> tuple[np.uint64, np.uint64]:
     """Write a dirty way back: its tag and dirty bits."""
     bits = cache[part, index, DIRTY + way]
     cache[part, index, DIRTY + way] = _ZERO
@@ -187,7 +192,8 @@ def _clean(cache, part, index, way):
 
 
 @inlined
-def _hold(cache, part, index, rank, way, tag, mask):
+def _hold(cache: np.ndarray, part: int, index: int, rank: int, way: int, tag: np.uint64,
+          mask: np.uint64) -> tuple[int, np.uint64, np.uint64]:
     """Make sectors valid at ``rank`` (-1: the oldest clean way, for a new tag): (way, what is
     written back: tag and dirty bits). The oldest, when dirty, is written back for it, and leaves
     only where all are dirty."""
@@ -209,7 +215,7 @@ def _hold(cache, part, index, rank, way, tag, mask):
 
 
 @inlined
-def _clean_oldest(cache, part, index):
+def _clean_oldest(cache: np.ndarray, part: int, index: int) -> tuple[np.uint64, np.uint64]:
     """Write back the oldest dirty way of a set when more of the partition is dirty than may be: tag
     and dirty bits."""
     if cache[part, 0, DIRTY_WAYS] > cache[part, 0, DIRTY_LIMIT]:
@@ -224,7 +230,8 @@ def _clean_oldest(cache, part, index):
 
 
 @inlined
-def read_unit(cache, unit, side, need):
+def read_unit(cache: np.ndarray, unit: int, side: int, need: np.uint64
+              ) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64, np.uint64, bool]:
     """Read the sectors ``need`` (bits) of a unit from one side.
 
     Returns (sectors fetched from DRAM as bits, what the near partition writes back as tag and
@@ -250,7 +257,8 @@ def read_unit(cache, unit, side, need):
 
 
 @inlined
-def write_unit(cache, unit, side, mask):
+def write_unit(cache: np.ndarray, unit: int, side: int, mask: np.uint64
+               ) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64, np.uint64, np.uint64]:
     """Write whole sectors ``mask`` (bits) of a unit from one side.
 
     Takes room as a read does, and leaves the sectors dirty at the home. Returns what is written
@@ -277,7 +285,8 @@ def write_unit(cache, unit, side, mask):
 
 
 @inlined
-def add_unit(cache, unit, mask):
+def add_unit(cache: np.ndarray, unit: int,
+             mask: np.uint64) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64, np.uint64]:
     """Add to whole sectors ``mask`` (bits) of a unit: the home reads them, then writes the sums.
 
     Returns (sectors fetched from DRAM as bits, what is written back as tag and dirty bits: for

@@ -7,6 +7,7 @@ the order in which it comes to them, until the log is full: then it stops.
 import numpy as np
 
 from ..jit import borrowing
+from ..tape import Record
 from .l2_counts import FETCHED, FILLED, READ, WRITTEN, WRITTEN_BACK
 from .walk import region
 
@@ -30,7 +31,7 @@ NO_EVENTS = np.zeros(0, EVENT)
 class Log:
     """Room for ``size`` events; ``used`` of them are there."""
 
-    def __init__(self, size: int):
+    def __init__(self, size: int) -> None:
         self._room, self.used = np.zeros(size, EVENT), 0
 
     @property
@@ -55,7 +56,8 @@ class Log:
 
 
 @borrowing
-def note_block(log, machine, number, slot, variables, kind):
+def note_block(log: np.ndarray, machine: Record, number: int, slot: Record, variables: np.ndarray,
+               kind: int) -> None:
     """A thread block starts or ends (``kind``) in slot ``number``."""
     event = log[machine.logged]
     event.slot, event.kind, event.head, event.tensor = number, kind, slot.head, -1
@@ -65,7 +67,9 @@ def note_block(log, machine, number, slot, variables, kind):
 
 
 @borrowing
-def note_before(log, machine, number, slot, row, variables, tensors, tiles, counts):
+def note_before(log: np.ndarray, machine: Record, number: int, slot: Record, row: Record,
+                variables: np.ndarray, tensors: np.ndarray, tiles: np.ndarray,
+                counts: np.ndarray) -> None:
     """A tile is about to move; ``counts`` [tensor, count] are those of its group."""
     event = log[machine.logged]
     event.slot, event.kind, event.head, event.tensor = number, row.kind, slot.head, row.tensor
@@ -75,7 +79,8 @@ def note_before(log, machine, number, slot, row, variables, tensors, tiles, coun
 
 
 @borrowing
-def note_after(log, machine, row, counts, ready, end):
+def note_after(log: np.ndarray, machine: Record, row: Record, counts: np.ndarray, ready: float,
+               end: float) -> None:
     """The tile of ``note_before`` has moved."""
     event = log[machine.logged]
     _add_counts(event, counts, row.tensor, 1)
@@ -84,7 +89,7 @@ def note_after(log, machine, row, counts, ready, end):
 
 
 @borrowing
-def _add_counts(event, counts, tensor, sign):
+def _add_counts(event: Record, counts: np.ndarray, tensor: int, sign: int) -> None:
     event.sectors += sign * (counts[tensor, READ] + counts[tensor, WRITTEN])
     event.missed += sign * (counts[tensor, FETCHED] + counts[tensor, FILLED])
     for other in range(len(counts)):

@@ -12,9 +12,12 @@ here, each block has a start and a pace of its own, fixed by its number. A block
 others wait for is in step with them again.
 """
 
+from typing import Any
+
 import numpy as np
 
 from ..jit import inlined
+from ..tape import Record
 
 # A tile that an SM of a GPC asked for: when its first request left, how many share it, and how much
 # of it came from DRAM.
@@ -33,7 +36,7 @@ def remembered_requests(gpcs: int) -> np.ndarray:
 
 
 @inlined
-def _scattered(number):
+def _scattered(number: int) -> float:
     """A fixed number in [-1, 1) for each number, that says nothing of its neighbours' (splitmix64).
     """
     x = (np.uint64(number) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -43,7 +46,7 @@ def _scattered(number):
 
 
 @inlined
-def begin_drift(slot, issued, slots):
+def begin_drift(slot: Record, issued: int, slots: int) -> None:
     """A block that is issued as number ``issued`` begins on a slot of ``slots``."""
     if issued < slots:
         slot.lag = (_scattered(-issued - 2) + 1) * FIRST_STARTS_CYCLES / 2
@@ -53,7 +56,8 @@ def begin_drift(slot, issued, slots):
 
 
 @inlined
-def merged(requests, row, start, slot, asked, missed, waits, machine):
+def merged(requests: np.ndarray, row: Record, start: int, slot: Record, asked: int, missed: int,
+           waits: bool, machine: Record) -> Any:
     """Of the ``asked`` sectors of a tile that a slot's block loads now, ``missed`` of them from
     DRAM, those that join a request of the GPC (``requests``). ``waits``: the block waits for what
     is missed, here or on its way to others."""
@@ -81,7 +85,7 @@ def merged(requests, row, start, slot, asked, missed, waits, machine):
 
 
 @inlined
-def _under_way(missed, after, machine):
+def _under_way(missed: float, after: float, machine: Record) -> float:
     """The share of a tile's requests that are under way ``after`` so many cycles; of what missed,
     half has a far home."""
     share = 0.0

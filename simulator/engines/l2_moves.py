@@ -4,11 +4,16 @@ A load is issued when all before it is done, or ahead of that: as soon as its bu
 is when the last compute that read the tile of ``stages`` loads ago is done.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..ops import BY_CODE, Unit
 from ..program import Program
-from ..tape import INSTRUCTION, Kind
+from ..tape import INSTRUCTION, Kind, Record
+
+if TYPE_CHECKING:
+    from ...hwprofiles.schema import Profile
 
 # How many loads of its tile ago freed a load's buffer (0: it waits for all before it), cycles of
 # work since the move before, for a load cycles of work until its tile is read for the last time;
@@ -19,7 +24,7 @@ PREFETCHES = ("none", "product", "trip")  # execution.Execution.prefetch
 _KEPT = (Kind.LOOP, Kind.END, Kind.LET, Kind.LOAD, Kind.STORE, Kind.REDUCE)
 
 
-def moves(program: Program, phase, cycles: np.ndarray, prefetch: str | None) -> np.ndarray:
+def moves(program: Program, phase: Record, cycles: np.ndarray, prefetch: str | None) -> np.ndarray:
     """The phase (a PHASE record) as MOVE records; ``cycles`` of each instruction of the program.
 
     ``prefetch``: what a thread block computes between a load and its use: "none", a "product" of
@@ -29,7 +34,7 @@ def moves(program: Program, phase, cycles: np.ndarray, prefetch: str | None) -> 
     addresses = np.arange(int(phase["first"]), int(phase["end"]))
     kept = addresses[np.isin(tape["kind"][addresses], _KEPT)]
     found = np.zeros(len(kept), MOVE)
-    for name in INSTRUCTION.names:
+    for name in INSTRUCTION.names:  # type: ignore[union-attr]
         found[name] = tape[name][kept]
     loops = np.isin(found["kind"], (Kind.LOOP, Kind.END))
     found["partner"][loops] = np.searchsorted(kept, found["partner"][loops])
@@ -46,7 +51,7 @@ def moves(program: Program, phase, cycles: np.ndarray, prefetch: str | None) -> 
     return found
 
 
-def _last_use(tape, address: int, end: int) -> int:
+def _last_use(tape: np.ndarray, address: int, end: int) -> int:
     """The last compute that reads the tile loaded at ``address`` before it is loaded again or its
     loop ends; the load itself when there is none."""
     tile, last = tape[address]["tile"], address
@@ -59,7 +64,8 @@ def _last_use(tape, address: int, end: int) -> int:
     return last
 
 
-def instruction_cycles(program: Program, gpu, matmul_flops_per_s: float | None) -> np.ndarray:
+def instruction_cycles(program: Program, gpu: "Profile",
+                       matmul_flops_per_s: float | None) -> np.ndarray:
     """Cycles of each instruction when it has an SM to itself: 0 but for computes, whose whole
     tiles run at the GPU's rate for their unit."""
     per_sm_clock = gpu.sm_count * gpu.boost_clock_hz

@@ -15,13 +15,18 @@ Nothing here knows the cache or the clock: only counts, and which blocks are in 
 
 from bisect import bisect_left
 from math import gcd, lcm
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..grid_order import HEAD, ROW, section_heads
 from ..jit import njit
-from ..tape import Kind
+from ..program import Program
+from ..tape import Kind, Record
 from .l2_counts import COLUMNS, FETCHED, FILLED, SECTOR_BYTES, WRITTEN, WRITTEN_BACK
+
+if TYPE_CHECKING:
+    from ...hwprofiles.schema import Profile
 
 TOLERANCE = 0.005  # of the DRAM traffic of groups: how much it may differ, all counts added
 # Where heads share the L2, and may drift apart slowly: the same, and the waves of a window, in
@@ -46,7 +51,8 @@ PLAN = np.dtype([(name, np.int64) for name in (
 ONCE, UPDATED = 1, 0  # how often a tensor's elements are stored in a phase
 
 
-def plan_phase(program, phase, gpu, blocks_per_sm: int, order: int, skipping: bool):
+def plan_phase(program: Program, phase: Record, gpu: "Profile", blocks_per_sm: int, order: int,
+               skipping: bool) -> Record:
     """How a phase's blocks are grouped, as a PLAN record; ``phase`` is its PHASE record,
     ``order`` as grid_order.order_number has it. Without ``skipping`` all blocks are simulated."""
     plan = np.zeros(1, PLAN)[0]
@@ -70,7 +76,8 @@ def plan_phase(program, phase, gpu, blocks_per_sm: int, order: int, skipping: bo
     return plan
 
 
-def _group_heads(plan, heads: int, per_head: int, blocks1: int, sharing: int, section: int) -> None:
+def _group_heads(plan: Record, heads: int, per_head: int, blocks1: int, sharing: int,
+                 section: int) -> None:
     """Heads, or sections of some, one after the other: a group is a head or section, several where
     there are very many, or a wave of a long head."""
     slots = int(plan["slots"])
@@ -92,7 +99,7 @@ def _group_heads(plan, heads: int, per_head: int, blocks1: int, sharing: int, se
     plan["tolerance_ppm"] = round(TOLERANCE * 1e6)
 
 
-def _group_waves(plan, heads: int, blocks1: int) -> None:
+def _group_waves(plan: Record, heads: int, blocks1: int) -> None:
     """Heads side by side: a group is a wave where all blocks do the same work (of whole rows of
     blocks, whose last may be ragged); else there is one group, and nothing repeats."""
     total, slots = int(plan["total"]), int(plan["slots"])
@@ -113,7 +120,7 @@ def _evenly(length: int, slots: int) -> int:
     cycle = slots // gcd(length, slots)
     weight = min(length / slots, slots / length)
 
-    def even(runs):
+    def even(runs: int) -> bool:
         if runs == cycle:
             return True
         starts = np.sort(np.arange(runs) * length % slots)
@@ -123,7 +130,7 @@ def _evenly(length: int, slots: int) -> int:
     return bisect_left(range(1, cycle), True, key=even) + 1
 
 
-def blocks_alike(program, phase) -> bool:
+def blocks_alike(program: Program, phase: Record) -> bool:
     """Whether all thread blocks of a head do the same work, but for ragged edges: neither loop
     bounds, once they are clipped, nor derived variables depend on the block axes."""
     tape = program.tape[phase["first"]:phase["end"]]
@@ -138,14 +145,14 @@ def blocks_alike(program, phase) -> bool:
     return True
 
 
-def _bounds(loop, axis: int, offset: int) -> tuple[int, int]:
+def _bounds(loop: Record, axis: int, offset: int) -> tuple[int, int]:
     """A loop's clipped start and stop with an axis at ``offset`` and all other variables at 0."""
     start = (offset if loop["start_var"] == axis else 0) + int(loop["start_add"])
     stop = (offset if loop["stop_var"] == axis else 0) + int(loop["stop_add"])
     return max(start, 0) // int(loop["step"]), min(max(stop, 0), int(loop["limit"]))
 
 
-def stored_once(program, phase) -> np.ndarray:
+def stored_once(program: Program, phase: Record) -> np.ndarray:
     """ONCE or UPDATED for each tensor: what a phase reads back and rewrites, or adds to, is
     UPDATED, and so is what it stores in parts of sectors."""
     tape = program.tape[phase["first"]:phase["end"]]
@@ -163,18 +170,19 @@ def stored_once(program, phase) -> np.ndarray:
 
 
 @njit
-def group_of(block, plan):
+def group_of(block: int, plan: Record) -> int:
     """The group of the block that is issued as number ``block``."""
     return block // plan.span * plan.pieces + block % plan.span // plan.piece
 
 
 @njit
-def _first_block(group, plan):
+def _first_block(group: int, plan: Record) -> int:
     return group // plan.pieces * plan.span + group % plan.pieces * plan.piece
 
 
 @njit
-def next_block(block, plan, addresses, groups, sectors, sums, stored):
+def next_block(block: int, plan: Record, addresses: np.ndarray, groups: np.ndarray,
+               sectors: np.ndarray, sums: np.ndarray, stored: np.ndarray) -> int:
     """The block to issue now that all before ``block`` are issued: it, or one after those that
     need no simulation, whose groups are then counted in ``sectors``.
 
@@ -208,7 +216,7 @@ def next_block(block, plan, addresses, groups, sectors, sums, stored):
 
 
 @njit
-def _sum_up(done, plan, sectors, sums):
+def _sum_up(done: int, plan: Record, sectors: np.ndarray, sums: np.ndarray) -> None:
     """Bring ``sums`` up to the groups that are done."""
     for group in range(plan.summed, done):
         for tensor in range(sectors.shape[1]):
@@ -219,7 +227,7 @@ def _sum_up(done, plan, sectors, sums):
 
 
 @njit
-def _dram_sectors(counts):
+def _dram_sectors(counts: np.ndarray) -> int:
     """Sectors over the DRAM boundary."""
     total = 0
     for tensor in range(len(counts)):
@@ -228,7 +236,8 @@ def _dram_sectors(counts):
 
 
 @njit
-def _find_repeat(done, group, plan, sectors, sums, stored):
+def _find_repeat(done: int, group: int, plan: Record, sectors: np.ndarray, sums: np.ndarray,
+                 stored: np.ndarray) -> tuple[int, int]:
     """(Groups of the shortest repeat that ends with ``done``, the group that it holds up to);
     0 when there is none."""
     if plan.period:
@@ -245,7 +254,8 @@ def _find_repeat(done, group, plan, sectors, sums, stored):
 
 
 @njit
-def _repeats(done, first, period, plan, sectors, sums, stored):
+def _repeats(done: int, first: int, period: int, plan: Record, sectors: np.ndarray,
+             sums: np.ndarray, stored: np.ndarray) -> bool:
     """Whether the last groups, CHECKED of a period and about a wave at least, moved what those a
     period before did, which are not before ``first``: their sums, and the groups one by one, whose
     differences may be noise of which the sums are sure enough."""
@@ -279,7 +289,7 @@ def _repeats(done, first, period, plan, sectors, sums, stored):
 
 
 @njit
-def _count_as(model, counts, stored):
+def _count_as(model: np.ndarray, counts: np.ndarray, stored: np.ndarray) -> None:
     """Set a group's counts to another's; what is stored once leaves as often as it is written."""
     for tensor in range(len(stored)):
         for column in range(COLUMNS):

@@ -6,16 +6,24 @@ cache goes round it faster than the others can push it out, and the knee of priv
 and late. Lines are the cache's units here, so counts are exact.
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from ..jit import njit
 from .l2_cache import UNIT_BYTES, cache_of, popcount, read_unit, write_unit
 
+if TYPE_CHECKING:
+    from ...hwprofiles.schema import L2Cache
+
 IN_STEP = (1.0, 1.0, 0.0)
 
 
-def scan(l2, sides, *, written_bytes=0, rereads=0, read_bytes=0, passes=0, shared=False,
-         step_bytes=4096, dirty_before_bytes=0, cycles=IN_STEP) -> tuple[int, int]:
+def scan(l2: "L2Cache", sides: Sequence[int] | np.ndarray, *, written_bytes: int = 0,
+         rereads: int = 0, read_bytes: int = 0, passes: int = 0, shared: bool = False,
+         step_bytes: int = 4096, dirty_before_bytes: int = 0,
+         cycles: Sequence[float] = IN_STEP) -> tuple[int, int]:
     """DRAM bytes (read, written back) of a scan; ``l2`` as a profile has it.
 
     ``sides``: the partition of each block. Every block writes its slice of one buffer, reads that
@@ -40,12 +48,13 @@ def scan(l2, sides, *, written_bytes=0, rereads=0, read_bytes=0, passes=0, share
     return int(counts[0]) * sector, int(counts[1]) * sector
 
 
-def _walks(blocks, before, written, rereads, read, passes, shared) -> np.ndarray:
+def _walks(blocks: int, before: int, written: int, rereads: int, read: int, passes: int,
+           shared: bool) -> np.ndarray:
     """The lines that a block walks over, one walk after the other: [block, walk, (what, first,
     end)]; what: 0 written, 1 read by all, 2 by readers."""
     number = np.arange(blocks)
 
-    def slices(first, lines, parts):
+    def slices(first: int, lines: int, parts: int) -> tuple[np.ndarray, np.ndarray]:
         share = -(-lines // parts)
         at = number % parts * share
         return first + np.minimum(at, lines), first + np.minimum(at + share, lines)
@@ -58,7 +67,8 @@ def _walks(blocks, before, written, rereads, read, passes, shared) -> np.ndarray
 
 
 @njit
-def _scan(cache, sides, readers, walks, chunk, mask, costs):
+def _scan(cache: np.ndarray, sides: np.ndarray, readers: np.ndarray, walks: np.ndarray, chunk: int,
+          mask: np.uint64, costs: np.ndarray) -> np.ndarray:
     """(Sectors fetched, sectors written back) of all walks; always the block goes on that is least
     far in time."""
     counts = np.zeros(2, np.int64)
@@ -93,13 +103,13 @@ def _scan(cache, sides, readers, walks, chunk, mask, costs):
 
 
 @njit
-def _write(cache, line, side, mask, counts):
+def _write(cache: np.ndarray, line: int, side: int, mask: np.uint64, counts: np.ndarray) -> None:
     _, near, _, home, _, cleaned = write_unit(cache, line, side, mask)
     counts[1] += popcount(near) + popcount(home) + popcount(cleaned)
 
 
 @njit
-def _read(cache, line, side, mask, counts):
+def _read(cache: np.ndarray, line: int, side: int, mask: np.uint64, counts: np.ndarray) -> None:
     missing, _, near, _, home, _ = read_unit(cache, line, side, mask)
     counts[0] += popcount(missing)
     counts[1] += popcount(near) + popcount(home)
@@ -108,8 +118,9 @@ def _read(cache, line, side, mask, counts):
 # ---- Walks round a shared buffer ----------------------------------------------------------------
 
 
-def phases(l2, sides, *, read_bytes, passes, spread=False, read_beside=0, written_beside=0,
-           chunk_bytes=16384, seed=0) -> tuple[int, int]:
+def phases(l2: "L2Cache", sides: Sequence[int] | np.ndarray, *, read_bytes: int, passes: int,
+           spread: bool = False, read_beside: int = 0, written_beside: int = 0,
+           chunk_bytes: int = 16384, seed: int = 0) -> tuple[int, int]:
     """DRAM bytes (read, written back) of blocks that walk one buffer round and round in chunks, in
     step or ``spread`` evenly over it (experiments/recorded/phases/phases.cu).
 
@@ -125,7 +136,8 @@ def phases(l2, sides, *, read_bytes, passes, spread=False, read_beside=0, writte
 
 
 @njit
-def _phases(cache, sides, chunks, chunk, passes, spread, read, written, mask):
+def _phases(cache: np.ndarray, sides: np.ndarray, chunks: int, chunk: int, passes: int,
+            spread: bool, read: int, written: int, mask: np.uint64) -> tuple[Any, Any]:
     """(Sectors fetched, sectors written back); sizes in units."""
     fetched = gone = np.int64(0)
     blocks, steps = len(sides), chunks * passes
