@@ -288,7 +288,7 @@ def test_what_was_dirty_before_leaves_and_counts_as_written_but_for_no_tensor():
 def test_bad_input_is_refused():
     with pytest.raises(InputError, match="prefetch 'two' is not known; it is one of none"):
         simulate("flash2", prefetch=["two"])
-    with pytest.raises(InputError, match=r"order 'column' \(valid: head, longest, row\)"):
+    with pytest.raises(InputError, match=r"order 'column' \(valid: head, .*, row\)"):
         simulate("flash2", order="column")
     with pytest.raises(InputError, match="smaller than one set"):
         simulate("flash2", gpu=gpu_with(1024))

@@ -44,8 +44,10 @@ def missing(lines, printed):
 
 def few_records():
     """The small points of a record with counters: the whole takes its time."""
-    record = next(r for r in records.load_all() if any(p["counters"] for p in r.points))
-    small = [p for p in record.points if p["counters"] and p["problem"]["seq"] <= 512]
+    for record in records.load_all():
+        small = [p for p in record.points if p["counters"] and p["problem"]["seq"] == 512]
+        if small:
+            break
     return [records.Record(record.name, record.provenance, small)]
 
 

@@ -16,8 +16,8 @@ A spec, where each key takes a value or a list of values:
     - {schedule: standard, seq: 4096}
 
 Keys, with the command line's defaults: gpu schedule batch heads kv_heads seq kv_seq head_dim
-value_dim shared_kv dtype mask pass br bc stages splits page kv_order order blocks_per_sm engine,
-and times (true: predict times too, ten times slower than counting).
+value_dim shared_kv dtype mask dropout pass br bc stages splits page kv_order order blocks_per_sm
+engine, and times (true: predict times too, ten times slower than counting).
 
 Rows go to DIR/sweep.sqlite about once a second. Stopped at any moment, the same command goes on
 where it was. A point is computed once, for this spec and for later ones; with other code of the

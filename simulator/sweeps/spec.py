@@ -137,7 +137,8 @@ class _Document(Section):
 
     title: Annotated[str, Field(max_length=200)] = Field(default="", description="text")
     common: Values = Field(default=Values(), description="values for every point")
-    grid: Values | None = Field(default=None, description="mapping: lists to combine")
+    grid: Values = Field(  # absent is not the same as null
+        default=None, description="mapping: lists to combine")  # type: ignore[assignment]
     points: list[Values] = Field(default=[], description="list of mappings: points one by one")
 
 
