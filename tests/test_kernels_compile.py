@@ -29,6 +29,12 @@ def posed(kernel, **changes) -> Attention:
     return problem(direction=kernel.direction, **changes)
 
 
+@pytest.mark.parametrize("name", kernels.names())
+def test_a_kernel_bears_the_name_of_its_files(name):
+    """Else its launcher would run another file's code."""
+    assert kernels.get(name).name == name
+
+
 @pytest.fixture(scope="module")
 def nvrtc():
     try:

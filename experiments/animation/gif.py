@@ -15,6 +15,7 @@ from .panel import HEIGHT, WIDTH, Panel, times_moved
 FRAMES, FRAME_MS, LAST_MS = 140, 140, 3000
 DPI, INCHES = 100, 6.2
 READ, WRITTEN, HELD = style.BLUE, style.VERMILION, "#9BC9A8"
+KEY = ((READ, "copied from HBM"), (WRITTEN, "copied to HBM"), (HELD, "held on the chip"))
 
 
 def gif(panels: list[Panel], progress=lambda done: None) -> bytes:
@@ -74,7 +75,17 @@ def _draw(axes, panel: Panel, time: float, most: int):
     finished = " – done" if time >= panel.ends[-1] else ""
     axes.text(16, 454, f"crossed so far: {read:,} B read, {written:,} B written{finished}",
               fontsize=9.5, fontweight="bold")
-    axes.text(16, 476, panel.words[last], fontsize=9.5)
+    axes.text(16, 474, panel.words[last], fontsize=9.5)
+    _draw_key(axes)
+
+
+def _draw_key(axes):
+    for number, (colour, text) in enumerate(KEY):
+        x = 16 + 112 * number
+        axes.add_patch(Rectangle((x, 484), 8, 8, facecolor=colour))
+        axes.text(x + 12, 492, text, fontsize=7.5, color=style.GREY)
+    axes.plot([356, 356], [482, 494], color=style.BLACK, linestyle=":", linewidth=1.4)
+    axes.text(362, 492, "the least that any way must copy", fontsize=7.5, color=style.GREY)
 
 
 def _draw_tensors(axes, panel: Panel, done):

@@ -13,8 +13,10 @@ INTRO = (
     "between them is counted. Watch what is copied again and again, and what never leaves the chip."
 )
 STATISTICS = (
-    "m is the largest score of each row so far, l the sum of its weights so far; alpha corrects "
-    "what was summed before m grew. The arrow keys step, the space bar plays."
+    "Under a matrix: how many times its bytes have been copied so far. m is the largest score of "
+    "each row so far, l the sum of its weights so far (m_block, l_block: of this block alone); "
+    "alpha corrects what was summed before m grew. LSE is m + log l, kept for the backward pass. "
+    "The arrow keys step, the space bar plays."
 )
 
 

@@ -4,6 +4,7 @@ Coordinates are those of a panel of WIDTH × HEIGHT; HBM above, the chip of one 
 """
 
 from dataclasses import asdict, dataclass
+from itertools import count
 
 from ...simulator.engines.numeric import random_inputs
 from ...simulator.engines.steps import Step, steps
@@ -12,10 +13,11 @@ from ...simulator.program import Program, Role, Space
 from .words import explain
 
 WIDTH, HEIGHT = 620, 500
-MARGIN, GAP = 16, 14
+MARGIN, GAP, TILE_GAP = 16, 14, 9
 HBM_TOP, HBM_HEIGHT = 52, 182
 CHIP_TOP, ROW_HEIGHT = 292, 62
 SMALLEST = 7.0  # of a drawn side: one-column statistics stay visible
+LABEL = 46.0  # room for "written 0.8×" under a tensor, with the gap beside it
 COMPUTE_TIME = 0.5  # of a step that moves nothing; one that moves a Br × d tile takes 1 more
 
 
@@ -116,14 +118,16 @@ def _place_tensors(program: Program) -> tuple[Box, ...]:
     order = {Role.INPUT: 0, Role.TABLE: 0, Role.SCRATCH: 1, Role.OUTPUT: 2}
     tensors = sorted(program.tensors, key=lambda tensor: order[tensor.role])
     room = WIDTH - 2 * MARGIN - GAP * (len(tensors) - 1)
-    scale = min((HBM_HEIGHT - 34) / max(tensor.rows for tensor in tensors),
-                room / sum(tensor.cols for tensor in tensors))
+    label = min(LABEL, room / len(tensors))
+    tallest = (HBM_HEIGHT - 34) / max(tensor.rows for tensor in tensors)
+    scale = next(scale for scale in (tallest * 0.97 ** i for i in count())
+                 if sum(max(tensor.cols * scale, label) for tensor in tensors) < room + 1)
     boxes, x = [], float(MARGIN)
     for tensor in tensors:
         w, h = max(tensor.cols * scale, SMALLEST), max(tensor.rows * scale, SMALLEST)
         boxes.append(Box(tensor.index, tensor.name, "hbm", tensor.rows, tensor.cols, x,
                          HBM_TOP + 24, w, h))
-        x += max(w, 18) + GAP
+        x += max(w, label) + GAP
     return tuple(boxes)
 
 
@@ -135,7 +139,7 @@ def _place_tiles(program: Program) -> tuple[Box, ...]:
             tiles = [tile for tile in phase.tiles if tile.space == space]
             if not tiles:
                 continue
-            room = WIDTH - 2 * MARGIN - 120 - GAP * len(tiles)
+            room = WIDTH - 2 * MARGIN - 120 - TILE_GAP * len(tiles)
             scale = min((ROW_HEIGHT - 20) / max(tile.rows for tile in tiles),
                         room / sum(max(tile.cols, 3) for tile in tiles))
             x = MARGIN + 108.0
@@ -143,5 +147,5 @@ def _place_tiles(program: Program) -> tuple[Box, ...]:
                 w, h = max(tile.cols * scale, SMALLEST), max(tile.rows * scale, SMALLEST)
                 boxes.append(Box(tile.index, tile.name, space.value, tile.rows, tile.cols, x,
                                  CHIP_TOP + line * ROW_HEIGHT + 16, w, h, number))
-                x += max(w, 6.6 * len(tile.name)) + GAP
+                x += max(w, 6.6 * len(tile.name)) + TILE_GAP
     return tuple(boxes)

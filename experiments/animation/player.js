@@ -46,9 +46,10 @@ class Panel {
     this.bar2 = node(svg, "rect", { x: 16, y: 424, width: 0, height: 12, class: "written" });
     const least = 16 + data.compulsory * scale;
     node(svg, "line", { x1: least, x2: least, y1: 418, y2: 442, class: "least" });
-    this.count = node(svg, "text", { x: 16, y: 452, class: "count" });
-    this.words = node(svg, "text", { x: 16, y: 472, class: "words" });
-    this.numbers = node(svg, "text", { x: 16, y: 490, class: "note" });
+    this.count = node(svg, "text", { x: 16, y: 450, class: "count" });
+    this.words = node(svg, "text", { x: 16, y: 466, class: "words" });
+    this.text = node(svg, "text", { x: 16, y: 480, class: "note" });
+    this.numbers = node(svg, "text", { x: 16, y: 494, class: "note" });
   }
 
   at(time) { // the last step that has begun
@@ -105,7 +106,8 @@ class Panel {
     this.words.textContent = words;
     this.where.textContent = where;
     const values = Object.entries(statistics).map(([name, value]) => `${name} ${value}`);
-    this.numbers.textContent = text + (values.length ? "   first row: " + values.join(", ") : "");
+    this.text.textContent = text;
+    this.numbers.textContent = values.length ? "first row: " + values.join(", ") : "";
   }
 
   mark([tensor, row, rows, col, cols], how) {
