@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 a check or comparison failed; 2 bad input; 3 what it needs
 """
 
 import argparse
+import atexit
 import errno
 import gc
 import os
@@ -64,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; never a traceback for what the user or the machine got wrong."""
     gc.set_threshold(COLLECT_AFTER)
+    atexit.register(gc.freeze)  # at the end, nothing needs to be looked through for the last time
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115

@@ -1,10 +1,10 @@
 """The report: every experiment's figure and table as files, and one page that holds them all."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..simulator.bounds import pass_bound
+from ..simulator.sweeps.pool import open_pool
 from . import figures, page, style
 from .figures._points import shape_columns, shape_words
 from .files import csv_text, write_atomic
@@ -33,24 +33,25 @@ class Result:
 def run_all(problem, gpu, folder: Path, progress=lambda text: None) -> list[Result]:
     """Run every experiment and write its CSV, SVG and PNG into ``folder``.
 
-    Tables are made by threads (most of the work is compiled code, which runs side by side);
-    figures are drawn by this one: Matplotlib's settings are global.
+    Experiments run side by side in processes: Matplotlib draws in Python, and its settings are a
+    process's own.
     """
     names = figures.names()
-    pool = ThreadPoolExecutor(WORKERS)
+    pool = open_pool(WORKERS)
     try:
-        tables = [pool.submit(figures.get(name).run, problem, gpu) for name in names]
+        running = [pool.submit(_run, name, problem, gpu, folder) for name in names]
         results = []
-        for number, (name, table) in enumerate(zip(names, tables, strict=True), 1):
+        for number, (name, result) in enumerate(zip(names, running, strict=True), 1):
             progress(f"{number}/{len(names)} {figures.title(name)}")
-            results.append(_drawn(name, table.result(), folder))
+            results.append(result.result())
         return results
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _drawn(name: str, table: list[dict], folder: Path) -> Result:
+def _run(name: str, problem, gpu, folder: Path) -> Result:
     module = figures.get(name)
+    table = module.run(problem, gpu)
     if not table:
         return Result(name, table, None, ())
     drawing = module.plot(table)

@@ -109,6 +109,12 @@ def predicted(schedule: str, boundary: str = "dram") -> dict:
             "linestyle": LINES[boundary]}
 
 
+def compared(schedule: str) -> dict:
+    """Marks of a prediction against what was measured: open."""
+    return {"marker": marker(schedule), "color": colour(schedule), "mfc": "none", "mew": 1.2,
+            "linestyle": "none"}
+
+
 def measured(schedule: str) -> dict:
     """Marks of what hardware counters say: crosses."""
     return {"marker": "x", "color": colour(schedule), "mew": 1.6, "linestyle": "none"}

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -30,6 +31,7 @@ def made(gpu, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(io_complexity.run, "__defaults__", ((256, 512, 1024, 2048), 2_000_000))
         patch.setattr("hbmeter.experiments.records.load_all", lambda: [])
+        patch.setattr(report, "open_pool", lambda jobs: ThreadPoolExecutor(1))  # sees the patches
         results = report.run_all(SMALL, gpu, folder)
     text = report.html(results, SMALL, gpu, {"command": "hbmeter <report> & 'more'"})
     return results, folder, text

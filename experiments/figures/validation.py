@@ -102,7 +102,7 @@ def _keys(table) -> list:
     for kernel in kernels_of(table):
         rows = kept(table, DRAM, kernel)
         error = f" {percent(errors(rows)[0])}" if rows else ""
-        keys.append(style.key(f"{kernel}{error}", **style.measured(kernel)))
+        keys.append(style.key(f"{kernel}{error}", **style.compared(kernel)))
     return [*keys, style.key("equal", color=style.GREY, linewidth=0.8),
             style.key("±1% (below)", color=style.SKY, alpha=0.5, linewidth=6)]
 
@@ -114,7 +114,7 @@ def _scatter(ax, rows):
     ax.plot([low, high], [low, high], color=style.GREY, linewidth=0.8)
     for kernel, mine in _by_kernel(rows):
         ax.plot([r["expected_bytes"] for r in mine], [r["measured_bytes"] for r in mine],
-                **style.measured(kernel))
+                **style.compared(kernel))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(LogLocator(numticks=6))
         style.byte_axis(axis)
@@ -126,7 +126,7 @@ def _residuals(ax, rows):
     ax.axhline(0, color=style.GREY, linewidth=0.8)
     for kernel, mine in _by_kernel(rows):
         ax.plot([r["expected_bytes"] for r in mine], [r["error"] for r in mine],
-                **style.measured(kernel))
+                **style.compared(kernel))
     reach = max(1.5 * BAND, 1.5 * errors(rows)[1])
     if reach > 3 * BAND:  # linear within the band, logarithmic beyond
         ax.set_yscale("symlog", linthresh=BAND, linscale=0.6)
