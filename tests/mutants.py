@@ -27,8 +27,9 @@ TESTS = {
     "occupancy": ["test_occupancy_by_hand.py"],
     "theory_softmax": [HAND, "test_theory.py", "-k", "closed_form or softmax"],
     "theory_decode": [HAND, "test_theory.py", "-k", "hand or split or decode or paged or mla"],
-    "theory_backward": ["test_theory.py", "test_backward.py", "-k",
-                        "engine_counts and backward or paper or figure_2 or 8nd"],
+    "theory_backward": [HAND, "test_theory.py", "test_backward.py", "-k",
+                        "hand or long_rows and backward or compulsory_output or paper or figure_2 "
+                        "or 8nd or engine_counts and backward"],
     "theory": [HAND, "test_theory.py", "-k", "not (backward or softmax_safe or softmax_online or "
                "softmax_fused or split_kv or paged or mla or chunked)"],
     "engines/scratchpad": ["test_scratchpad_shortcuts.py", "test_scratchpad.py", "-k",

@@ -48,6 +48,12 @@ def test_row_blocks_that_move_equal_bytes_are_walked_once(built, offsets, times)
     assert [part.tolist() for part in found] == [offsets, times]
 
 
+def test_a_loop_of_four_thousand_million_trips_is_not_walked():
+    p, tiles = Attention(1, 2, 64, 64, kv_seq=1 << 32), Tiles(64, 1)
+    count = scratchpad.count(schedules.build("flash2", p, tiles)).by_tensor
+    assert count["K"]["read_bytes"] == count["V"]["read_bytes"] == 2 * (1 << 32) * 64 * 2
+
+
 def test_bytes_are_whole_numbers():
     count = scratchpad.count(program("standard", seq=96))
     assert count.phase_bytes.dtype == count.phase_flops.dtype == np.int64

@@ -30,12 +30,17 @@ def test_the_engine_counts_what_theory_states_tensor_by_tensor(schedule, p, tile
     assert counted(schedule, p, tiles) == theory.bytes_by_tensor(schedule, p, tiles)
 
 
-@pytest.mark.parametrize("kv_seq", [24575, 24576, 24577, 24578])
-def test_the_softmax_of_long_rows_reads_them_twice(kv_seq):
-    p, tiles = Attention(batch=1, heads=1, seq=2, kv_seq=kv_seq, head_dim=4), Tiles(br=64, bc=256)
-    exact = theory.bytes_by_tensor("standard", p, tiles)
-    assert counted("standard", p, tiles) == exact
-    assert exact["S"][0] == exact["S"][1] * (1 if kv_seq <= 24576 else 2)  # 48 KiB of fp16
+@pytest.mark.parametrize(("schedule", "tensor", "fits"), [
+    ("standard", "S", 24_576), ("standard_backward", "dP", 12_288),  # beside it, P
+])
+@pytest.mark.parametrize("more", [-1, 0, 1, 2])
+def test_the_softmax_of_long_rows_reads_them_twice(schedule, tensor, fits, more):
+    p = posed_for(schedule, Attention(batch=1, heads=1, seq=2, kv_seq=fits + more, head_dim=4))
+    tiles = Tiles(br=64, bc=256)
+    exact = theory.bytes_by_tensor(schedule, p, tiles)
+    assert counted(schedule, p, tiles) == exact
+    read, written = exact[tensor]
+    assert read == written * (1 if more <= 0 else 2)  # 48 KiB of fp16
 
 
 def by_hand(p, tiles):
@@ -119,6 +124,7 @@ def test_both_terms_of_the_lower_bound_meet_at_the_crossover(d):
 def test_flash_order_is_refused_outside_its_range():
     with pytest.raises(InputError, match=r"outside \[d, N·d\] = \[64, 65536\]"):
         theory.flash_io_order(1024, 64, 63)
+    assert theory.flash_io_order(1024, 64, 64) == 1024 * 1024 * 64
     assert theory.flash_io_order(1024, 64, 1024 * 64) == 1024 * 64
 
 
@@ -180,6 +186,7 @@ def test_three_tiles_of_a_third_fill_the_capacity():
     b = theory.third_of_capacity_block(49152, 64)
     assert 3 * b * 64 <= 49152 < 3 * (b + 1) * 64
     assert theory.third_of_capacity_block(10, 64) == 1
+    assert theory.third_of_capacity_block(50_000, 64) == 260  # of 260.4
 
 
 @pytest.mark.parametrize("call", [
@@ -190,6 +197,12 @@ def test_three_tiles_of_a_third_fill_the_capacity():
 def test_a_capacity_below_one_element_is_refused(call):
     with pytest.raises(InputError, match="from 1"):
         call()
+
+
+def test_one_element_is_a_capacity():
+    assert theory.paper_tiles(1, 1) == Tiles(1, 1) and theory.third_of_capacity_block(1, 1) == 1
+    assert theory.attention_io_order(8, 1, 1) == theory.flash_io_order(8, 1, 1) == 64
+    assert theory.matrix_product_lower_bound(2, 3, 5, 1) == 2 * 30 - 2
 
 
 def test_an_unknown_closed_form_is_refused_with_the_nearest():
