@@ -9,6 +9,7 @@ from ..hwprofiles import load
 from ..simulator import schedules
 from ..simulator.engines import NAMES as ENGINES
 from ..simulator.errors import InputError
+from ..simulator.grid_order import is_file
 from ..simulator.grid_order import parse as parse_order
 from ..simulator.problem import DIRECTIONS, DTYPE_BYTES, Attention
 from ..simulator.tiles import Tiles
@@ -31,9 +32,10 @@ def whole(text: str) -> int:
 
 
 def grid_order(text: str) -> str:
-    """An order of the grid."""
+    """An order of the grid, or a file of one, which is read when the grid is known."""
     try:
-        parse_order(text)
+        if not is_file(text):
+            parse_order(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text
@@ -207,12 +209,28 @@ def add_engine(parser: argparse.ArgumentParser):
                              "line, exact and slow")
 
 
-def add_launch(parser: argparse.ArgumentParser):
-    """--order and --blocks-per-sm: how thread blocks reach the SMs."""
+def add_order(parser: argparse.ArgumentParser):
+    """--order: in which order thread blocks are issued."""
     parser.add_argument("--order", type=grid_order, default="row", metavar="ORDER",
                         help="grid index that runs fastest, row or head (%(default)s); longest: "
                              "head, and the last row blocks first, which see most under a causal "
-                             "mask; head:N, longest:N: N heads at a time share the L2")
+                             "mask; head:N, longest:N: N heads at a time share the L2; FILE.npy, "
+                             "FILE.csv: the numbers (head × blocks of a head + block) of the "
+                             "thread blocks as they are issued")
+
+
+def order_text(order: str) -> str:
+    """An order for people.
+
+    >>> order_text("head"), order_text("swizzle.npy")
+    ('head fastest', 'issued as in swizzle.npy')
+    """
+    return f"issued as in {order}" if is_file(order) else f"{order} fastest"
+
+
+def add_launch(parser: argparse.ArgumentParser):
+    """--order and --blocks-per-sm: how thread blocks reach the SMs."""
+    add_order(parser)
     parser.add_argument("--blocks-per-sm", type=whole, metavar="N",
                         help="thread blocks that share an SM (from occupancy)")
 

@@ -15,6 +15,7 @@ from . import schedules
 from .engines import scratchpad
 from .errors import InputError
 from .execution import estimate_residents, generic
+from .grid_order import Order, OrderLike, Swizzle, of_program, read
 from .occupancy import BlockResources, Occupancy, estimate_resources, occupancy
 from .problem import Attention
 from .program import Program
@@ -31,10 +32,12 @@ STAGES = (1, 2)
 
 @dataclass(frozen=True)
 class Candidate:
-    """One choice of tiles on one GPU. Shared memory is counted, threads and registers estimated."""
+    """One choice of tiles on one GPU, its thread blocks issued in an ``order`` (grid_order.py).
+    Shared memory is counted, threads and registers estimated."""
 
     program: Program
     gpu: "Profile"
+    order: Order = "row"
 
     @property
     def tiles(self) -> Tiles:
@@ -64,15 +67,15 @@ class Candidate:
 
     @cached_property
     def prediction(self) -> Prediction | None:
-        """Predicted time with a kernel of the usual kind (execution.generic), row blocks fastest;
-        None for programs that the time model does not cover, or when such a kernel would spill."""
+        """Predicted time with a kernel of the usual kind (execution.generic); None for programs
+        that the time model does not cover, or when such a kernel would spill."""
         if self.why_not is not None or not covers(self.program):
             return None
         kernel = generic(self.program, self.gpu)
         residents = estimate_residents(self.program, self.gpu, kernel)
         if min(residents) < 1:
             return None
-        return predict(self.program, self.gpu, kernel, blocks_per_sm=residents)
+        return predict(self.program, self.gpu, kernel, blocks_per_sm=residents, order=self.order)
 
     @property
     def why_not(self) -> str | None:
@@ -80,6 +83,10 @@ class Candidate:
         need, gpu = self.resources, self.gpu
         if self.program.idealised:
             return None
+        try:
+            of_program(self.order, self.program)
+        except InputError as error:
+            return str(error)
         if need.smem_bytes > gpu.smem.bytes_per_block_max:
             return (f"{need.smem_bytes:,} B of shared memory, "
                     f"{gpu.smem.bytes_per_block_max:,} allowed")
@@ -105,10 +112,13 @@ class Exploration:
 
 
 def explore(schedule: str, problem: Attention, gpu: "Profile", *, br: int | None = None,
-            bc: int | None = None, stages: int | None = None) -> Exploration:
+            bc: int | None = None, stages: int | None = None,
+            order: OrderLike = "row") -> Exploration:
     """Every Br × Bc in steps of 16 with 1 and 2 stages, and the M/3d and M/4d points beside them.
 
-    A size that is given is kept; then the two rules are left out unless they have it too.
+    A size that is given is kept; then the two rules are left out unless they have it too. An
+    ``order`` that lists thread blocks fits only tiles whose grid has as many; InputError when it
+    fits none.
 
     >>> from hbmeter.hwprofiles import load
     >>> from hbmeter.simulator import Attention, explore
@@ -117,6 +127,7 @@ def explore(schedule: str, problem: Attention, gpu: "Profile", *, br: int | None
     ('Br 208, Bc 208', True)
     """
     given = {"br": br, "bc": bc, "stages": stages}
+    issued = read(order)
     marks = {
         name: tiles for name, tiles in rule_points(problem, gpu).items()
         if all(value in (None, getattr(tiles, side)) for side, value in given.items())
@@ -131,9 +142,12 @@ def explore(schedule: str, problem: Attention, gpu: "Profile", *, br: int | None
     grid |= set(marks.values())
     ordered = sorted(grid, key=lambda t: (t.br, t.bc, t.stages))
     candidates = tuple(
-        Candidate(schedules.build(schedule, problem, tiles), gpu) for tiles in ordered
+        Candidate(schedules.build(schedule, problem, tiles), gpu, issued) for tiles in ordered
     )
     fitting = [c for c in candidates if c.why_not is None]
+    if isinstance(issued, Swizzle) and not fitting:
+        raise InputError(f"order {issued} lists {len(issued.blocks):,} thread blocks; no tiles "
+                         f"that fit {gpu.name} have such a grid")
     square = [c for c in fitting if c.tiles.br == c.tiles.bc]
     if square:
         marks["largest square that fits"] = max(square, key=_square_rank).tiles

@@ -6,13 +6,13 @@ absent): ``random:0.25,7@128``.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 from .errors import InputError
 from .listed_mask import BAND, ListedMask
 from .masks import UNBOUNDED, Mask, parse_mask
+from .npy import read_npy
 
 BLOCK = 64
 MOST_BLOCKS = 1 << 26  # of a block matrix
@@ -91,7 +91,7 @@ def _longformer(text: str, argument: str, n_q: int, n_kv: int) -> Iterator[tuple
 
 def _documents(text: str, argument: str, n_q: int, n_kv: int) -> Iterator[tuple[int, ...]]:
     if argument.endswith(".npy"):
-        row = _read(text, argument)
+        row = read_npy(argument, f"mask {text!r}")
         if row.ndim != 1 or not len(row) or row.dtype.kind not in "iu" or (row < 1).any():
             raise InputError(f"mask {text!r}: {argument} must hold a row of lengths from 1")
         lengths: list[int] = row.tolist()
@@ -110,7 +110,7 @@ def _documents(text: str, argument: str, n_q: int, n_kv: int) -> Iterator[tuple[
 
 def _blocks(text: str, argument: str, n_q: int, n_kv: int) -> Iterator[tuple[int, ...]]:
     name, block = _with_block(text, argument)
-    matrix = _read(text, name)
+    matrix = read_npy(name, f"mask {text!r}")
     shape = (-(-n_q // block), -(-n_kv // block))
     if matrix.shape != shape or (matrix.dtype != np.bool_ and not np.isin(matrix, (0, 1)).all()):
         raise InputError(
@@ -177,12 +177,3 @@ def _runs(matrix: np.ndarray, block: int, n_q: int, n_kv: int,
                      hi_shift)
                     for row, first, end in zip(rows.tolist(), firsts.tolist(), ends.tolist(),
                                                strict=True)), n_q=n_q, n_kv=n_kv)
-
-
-def _read(text: str, name: str) -> np.ndarray:
-    """A .npy file; no code in it runs."""
-    try:
-        return np.asarray(np.load(Path(name), allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
-        why = getattr(error, "strerror", None) or "not a NumPy array"
-        raise InputError(f"mask {text!r}: {name}: {why}") from None

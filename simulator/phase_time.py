@@ -16,7 +16,7 @@ from . import queueing
 from .engines.dispatch import makespan
 from .engines.executions import executions
 from .execution import WAVEFRONT_BYTES, Execution
-from .grid_order import ROW, order_number
+from .grid_order import ROW, Order, heads_in_flight, issue
 from .ops import BY_CODE, Unit
 from .problem import Attention
 from .program import Program, Role, Tile
@@ -68,7 +68,7 @@ def _above_zero(counts: np.ndarray) -> np.ndarray:
     return positive
 
 
-def phase_time(phase: "Phase", resident: int, order: str, dram_bytes: float | None) -> PhaseTime:
+def phase_time(phase: "Phase", resident: int, order: Order, dram_bytes: float | None) -> PhaseTime:
     """Twice: how busy the multiplier is decides the clock."""
     phase.settle(phase.time(resident, order, dram_bytes))
     return phase.time(resident, order, dram_bytes)
@@ -115,7 +115,7 @@ class Phase:
         busy = found.unit_seconds[UNITS[_MATMUL]] / found.seconds
         self.rates = rates(self.gpu, self.how.multiplier, self.program.problem.dtype, min(busy, 1))
 
-    def time(self, resident: int, order: str, dram_bytes: float | None) -> PhaseTime:
+    def time(self, resident: int, order: Order, dram_bytes: float | None) -> PhaseTime:
         """Seconds with ``resident`` thread blocks on an SM."""
         demands, delays = self._costs()
         from_dram = self._dram_bytes(resident, order)
@@ -144,7 +144,7 @@ class Phase:
                          dict(zip(UNITS, busy.tolist(), strict=True)), self.blocks, resident,
                          self.blocks / (self.gpu.sm_count * resident))
 
-    def _makespan(self, weights: np.ndarray, order: str, beside: np.ndarray,
+    def _makespan(self, weights: np.ndarray, order: Order, beside: np.ndarray,
                   from_dram: dict[int, float]) -> float:
         """Cycles of the whole grid. Equal blocks keep SMs in step: all do as the fullest one, and
         what blocks begin with and end with shares the DRAM with all others'."""
@@ -153,12 +153,12 @@ class Phase:
         once = 0.0  # before all
         if self.how.persistent:
             once, begin, load = begin + load, 0.0, 0.0
-        heads, sms, number = self.heads, self.gpu.sm_count, ROW
+        heads, sms, issued = self.heads, self.gpu.sm_count, np.array([ROW])
         if equal:
             weights, heads, sms = np.ones(1), ceil(self.blocks / self.gpu.sm_count), 1
         else:
-            number = order_number(order, self.program.problem)
-        return once + makespan(weights, heads, number, sms, beside, begin + end, load)
+            issued = issue(order, self.program.problem, heads, self.per_head)
+        return once + makespan(weights, heads, issued, sms, beside, begin + end, load)
 
     def _around(self, from_dram: dict[int, float], in_step: bool) -> tuple[float, float, float]:
         """Cycles from room for a thread block until its first loads begin to arrive, until all of
@@ -226,7 +226,7 @@ class Phase:
         """Whether thread blocks load the same tile at the same time: they walk it alike."""
         return self.program.problem.mask == "full" and row["row_var"] > 0
 
-    def _dram_bytes(self, resident: int, order: str) -> dict[int, float]:
+    def _dram_bytes(self, resident: int, order: Order) -> dict[int, float]:
         """DRAM bytes of each tensor without simulating the L2: what is touched moves once, but for
         outputs and what is smaller than the L2 and lives between phases; of bytes read again, what
         the heads in flight do not keep in L2 is read once a pass, and blocks of a head that are in
@@ -236,7 +236,7 @@ class Phase:
         sizes = {index: self.program.tensor_bytes(self.program.tensors[index])
                  for index in {*reads, *writes}}
         slots, blocks = self.gpu.sm_count * resident, self.per_head
-        heads = self.heads if order != "row" else min(self.heads, slots / blocks + 1)
+        heads = heads_in_flight(order, self.program.problem, self.heads, blocks, slots)
         walkers = max(min(slots / heads, blocks), 1)
         again = sum(sizes[index] for index in reads if reads[index] > sizes[index])
         kept = l2.size_bytes / (l2.partitions if blocks > 1 else 1)

@@ -11,6 +11,7 @@ from .engines import scratchpad
 from .engines.heard import side_by_side
 from .errors import InputError, unknown_name
 from .execution import estimate_residents, generic
+from .grid_order import Order, OrderLike, of_program
 from .problem import Attention
 from .program import Program
 from .rates import l2_options
@@ -31,14 +32,15 @@ COMPARED = {
 
 
 def traffic(schedule: str, problem: Attention, gpu: "Profile", tiles: Tiles | None = None, *,
-            order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2",
+            order: OrderLike = "row", blocks_per_sm: int | None = None, engine: str = "l2",
             times: bool = False, seed: int = 0, seeds: int = 1, warm: bool = False,
             log: Any = None,
             on_progress: Callable[[float], object] = lambda share: None) -> dict[str, Any]:
     """The bytes of one schedule on one GPU (a Profile), as ``hbmeter traffic --json`` prints them.
 
     ``tiles`` default to the least-traffic choice that fits; ``blocks_per_sm`` to the occupancy of
-    the tiles' shared memory and estimated registers; ``engine`` is one of ENGINES. Long runs call
+    the tiles' shared memory and estimated registers; ``order`` is one of grid_order.py's, or lists
+    the grid's thread blocks as they are issued; ``engine`` is one of ENGINES. Long runs call
     ``on_progress`` with the share that is done. With ``times`` the bound is that of the program
     and a time is predicted where the model covers the schedule (ten times slower than counting
     alone); without, it is that of any schedule. ``seed`` is one launch of many, whose physical
@@ -46,7 +48,7 @@ def traffic(schedule: str, problem: Attention, gpu: "Profile", tiles: Tiles | No
     is wide where the working set just fits the L2. ``warm``: the L2 starts as the same call left
     it, else empty. ``log`` (an engines.l2_log.Log) gets what thread
     blocks do and when, as l2.simulate has it. Parts that are not computed are None.
-    Raises InputError when the tiles do not fit or a name is not known.
+    Raises InputError when the tiles do not fit, a name is not known or a listed order is none.
 
     >>> from hbmeter.hwprofiles import load
     >>> from hbmeter.simulator import Attention, Tiles, traffic
@@ -59,6 +61,7 @@ def traffic(schedule: str, problem: Attention, gpu: "Profile", tiles: Tiles | No
     candidate = blocks.fitting_candidate(schedule, problem, tiles, gpu)
     program = candidate.program
     problem = program.problem  # with what the schedule says of it: values that are keys
+    order = of_program(order, program)
     asked = blocks_per_sm
     if blocks_per_sm is None:
         blocks_per_sm = max(candidate.occupancy.blocks_per_sm, 1)
@@ -68,7 +71,7 @@ def traffic(schedule: str, problem: Attention, gpu: "Profile", tiles: Tiles | No
         "schedule": schedule,
         "problem": describe(problem),
         "tiles": describe_tiles(program),
-        "order": order,
+        "order": str(order),
         "blocks_per_sm": blocks_per_sm,
         "flops": problem.flops,
         "flops_executed": count.flops,
@@ -100,7 +103,7 @@ def _check_launch(gpu: "Profile", engine: str, blocks_per_sm: int | None, seed: 
             raise InputError(f"{name} {value} must be a whole number from {least} to {SEEDS_MAX:,}")
 
 
-def _time(candidate: Candidate, asked: int | None, order: str, times: bool) -> dict[str, Any]:
+def _time(candidate: Candidate, asked: int | None, order: Order, times: bool) -> dict[str, Any]:
     """Bound and, with ``times`` and where a model covers the program, predicted time; ``asked``
     are the thread blocks on an SM, else the occupancy's."""
     program, gpu = candidate.program, candidate.gpu
@@ -175,7 +178,7 @@ def compared(problem: Attention) -> tuple[str, ...]:
 
 
 def compare(problem: Attention, gpu: "Profile", *, names: tuple[str, ...] | None = None,
-            order: str = "row", blocks_per_sm: int | None = None, engine: str = "l2",
+            order: OrderLike = "row", blocks_per_sm: int | None = None, engine: str = "l2",
             times: bool = False,
             on_done: Callable[[str], object] = lambda name: None) -> list[dict[str, Any]]:
     """``traffic`` of several schedules on one problem, each with its least-traffic tiles.

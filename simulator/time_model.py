@@ -8,6 +8,7 @@ import numpy as np
 
 from . import schedules
 from .execution import Execution, generic, multiplier_of
+from .grid_order import OrderLike, of_program
 from .phase_time import Phase, PhaseTime, phase_time
 from .program import Program
 from .rates import rates
@@ -41,14 +42,15 @@ class Prediction:
 
 
 def predict(program: Program, gpu: "Profile", kernel: tuple[Execution, ...] | None = None, *,
-            blocks_per_sm: int | Sequence[int], order: str = "row",
+            blocks_per_sm: int | Sequence[int], order: OrderLike = "row",
             dram_bytes: Sequence[float | None] | None = None) -> Prediction:
     """Time of ``program`` on ``gpu`` (a Profile) when a kernel runs it as ``kernel`` says.
 
     ``kernel`` has an Execution for each phase (default: execution.generic), ``blocks_per_sm`` a
-    number for each or one for all; ``dram_bytes`` are the L2 reader's by phase, else a rule's
-    (phase_time.py).
+    number for each or one for all; ``order`` is one of grid_order.py's; ``dram_bytes`` are the L2
+    reader's by phase, else a rule's (phase_time.py).
     """
+    order = of_program(order, program)
     kernel = kernel or generic(program, gpu)
     residents = np.broadcast_to(blocks_per_sm, len(program.phases))
     moved = dram_bytes or [None] * len(program.phases)

@@ -6,15 +6,15 @@ from hbmeter.hwprofiles import load
 from hbmeter.simulator import Attention, InputError, Tiles, schedules
 from hbmeter.simulator.engines import l2
 from hbmeter.simulator.engines.dispatch import place_of
-from hbmeter.simulator.grid_order import ORDERS, order_number
+from hbmeter.simulator.grid_order import ORDERS, issue, order_number
 
 PROBLEM = Attention(1, 7, 64, 32)
 H200 = load("h200")
 
 
 def issued(order, heads=7, blocks=5, problem=PROBLEM):
-    number = order_number(order, problem)
-    return [tuple(map(int, place_of(index, heads, blocks, number)))
+    how = issue(order, problem, heads, blocks)
+    return [tuple(map(int, place_of(index, heads, blocks, how)))
             for index in range(heads * blocks)]
 
 

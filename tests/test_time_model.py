@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hbmeter import kernels
 from hbmeter.hwprofiles import load
-from hbmeter.simulator import schedules
+from hbmeter.simulator import grid_order, schedules
 from hbmeter.simulator.blocks import explore, why_faster
 from hbmeter.simulator.bounds import pass_bound, program_bound
 from hbmeter.simulator.engines.dispatch import makespan
@@ -20,7 +20,6 @@ from hbmeter.simulator.execution import (
     generic,
     multiplier_of,
 )
-from hbmeter.simulator.grid_order import HEAD, LONGEST, ROW
 from hbmeter.simulator.phase_time import UNITS, clear_tiles
 from hbmeter.simulator.problem import Attention
 from hbmeter.simulator.queueing import alone, residence
@@ -118,6 +117,9 @@ def test_more_customers_take_longer_each_but_never_more_than_in_turn(together):
 
 
 # ---- Waves ----
+
+ROW, HEAD, LONGEST = (np.array([number]) for number in
+                      (grid_order.ROW, grid_order.HEAD, grid_order.LONGEST))
 
 
 def naive_makespan(weights, sms, residence, begin=0.0, load=0.0):

@@ -2,6 +2,7 @@
 
   hbmeter blocks --schedule flash2 --gpu h200 --head-dim 128
   hbmeter blocks --gpu rtx4090 --head-dim 256 --dtype bf16 --all
+  hbmeter blocks --order head:8 --minimize dram --seq 16384
   hbmeter blocks --compile --kernel flash2_mma --head-dim 64
 
 Marks: M/3d (one block each of Q, K, V), M/4d (FlashAttention's rule, with O), the largest square
@@ -26,6 +27,7 @@ def add_arguments(parser):
     parser.add_argument("--br", type=options.whole, metavar="N", help="only this Br")
     parser.add_argument("--bc", type=options.whole, metavar="N", help="only this Bc")
     parser.add_argument("--stages", type=options.whole, metavar="N", help="only this many stages")
+    options.add_order(parser)
     parser.add_argument("--minimize", choices=MINIMIZED, default="time",
                         help="what the best are best at: predicted time, bytes at the SM boundary, "
                              "or DRAM bytes (of those with the least SM bytes, by the L2 reader; "
@@ -47,7 +49,8 @@ def run(args):
 
     problem, gpu = options.problem_and_gpu(args)
     kernel = _kernel(args, problem) if args.compile or args.kernel else None
-    found = explore(args.schedule, problem, gpu, br=args.br, bc=args.bc, stages=args.stages)
+    found = explore(args.schedule, problem, gpu, br=args.br, bc=args.bc, stages=args.stages,
+                    order=args.order)
     rows = [_row(candidate, found.marks) for candidate in found.candidates]
     best = _best(rows, found.candidates, args.minimize)
     if args.compile:
@@ -58,8 +61,8 @@ def run(args):
     if args.json:
         marks = {name: {"br": t.br, "bc": t.bc, "stages": t.stages}
                  for name, t in found.marks.items()}
-        print_json({"gpu": gpu.name, "schedule": args.schedule, "minimize": args.minimize,
-                    "marks": marks, "why": _why(found), "blocks": rows})
+        print_json({"gpu": gpu.name, "schedule": args.schedule, "order": args.order,
+                    "minimize": args.minimize, "marks": marks, "why": _why(found), "blocks": rows})
         return
     fitting = [row for row in rows if row["fits"]]
     print(f"{args.schedule} on {gpu.name}: {len(fitting)} of {len(rows)} tiles fit in "
@@ -132,7 +135,7 @@ def _dram(candidate) -> int:
 
     found = l2.simulate(candidate.program, candidate.gpu,
                         blocks_per_sm=max(candidate.occupancy.blocks_per_sm, 1),
-                        skip_repeats=True)
+                        order=candidate.order)
     return found.dram_read_bytes + found.dram_write_bytes + found.dirty_bytes_at_end
 
 

@@ -2,6 +2,7 @@
 
   hbmeter traffic --schedule flash2 --gpu h200 --seq 8192 --head-dim 128 --mask causal
   hbmeter traffic --schedule standard --seq 2048 --engine scratchpad --json
+  hbmeter traffic --schedule flash2 --seq 8192 --br 128 --bc 64 --order swizzle.npy
 
 counted: bytes over the SM boundary (L2 to SMs), exact for the schedule.
 predicted: L2 and DRAM, by the L2 model named in the output; with --l2-curve, DRAM reads for every
@@ -68,6 +69,7 @@ def run(args):
 
 
 def _show(point):
+    from ..options import order_text
     from ..output import seconds, si, table
 
     shape, tiles, time = point["problem"], point["tiles"], point["time"]
@@ -79,7 +81,7 @@ def _show(point):
                      if name in tiles)
     print(f"tiles Br {tiles['br']}, Bc {tiles['bc']}, stages {tiles['stages']}{decode}: "
           f"{point['smem_bytes_per_block']:,} B of shared memory a block, "
-          f"{point['blocks_per_sm']} block(s) per SM, {point['order']} fastest")
+          f"{point['blocks_per_sm']} block(s) per SM, {order_text(point['order'])}")
     dram = point["dram"]
     rows = [
         [name, si(moved["read_bytes"]), si(moved["write_bytes"]),

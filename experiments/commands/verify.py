@@ -258,6 +258,7 @@ def _own_export(args):
 
 
 def _show_export(args, launches, point, rows, failed):
+    from .. import options
     from ..output import si, table
     from ..verify import percent
 
@@ -265,8 +266,8 @@ def _show_export(args, launches, point, rows, failed):
     tiles = point["tiles"]
     print(f"{args.ncu}: {len(launches)} launch(es) of {names}, taken as {args.calls} call(s)")
     print(f"prediction: {point['schedule']} on {point['gpu']}, Br {tiles['br']}, Bc {tiles['bc']},"
-          f" {point['blocks_per_sm']} block(s) per SM, {point['order']} fastest; L2 model: "
-          f"{point['l2']['model']}")
+          f" {point['blocks_per_sm']} block(s) per SM, "
+          f"{options.order_text(point['order'])}; L2 model: {point['l2']['model']}")
     verdict = {True: "agrees", False: "DIFFERS", None: "–"}
     print(table(["boundary", "predicted", "measured", "error", ""], [
         [row["boundary"], *(si(row[x], "" if "sectors" in row["boundary"] else "B")

@@ -4,21 +4,24 @@ from typing import Any
 
 import numpy as np
 
-from ..grid_order import LONGEST, ROW, SECTIONS
+from ..grid_order import LISTED, LONGEST, ROW, SECTIONS
 from ..jit import njit
 
 DONE = 1e-9  # work of a block that is as good as none
 
 
 @njit
-def place_of(index: int, heads: int, blocks: int, order: int) -> tuple[int, int]:
+def place_of(index: int, heads: int, blocks: int, order: np.ndarray) -> tuple[int, int]:
     """(Head, block of it) of thread block ``index`` of a grid of heads × blocks; ``order`` as
-    grid_order.order_number has it."""
-    if order == ROW:
+    grid_order.issue has it."""
+    number = order[0]
+    if number == LISTED:
+        index = order[1 + index]
+    if number in (LISTED, ROW):
         return index // blocks, index % blocks
-    first, longest = 0, order == LONGEST
-    if order >= SECTIONS:
-        together, longest = (order - SECTIONS) // 2, (order - SECTIONS) % 2 == 1
+    first, longest = 0, number == LONGEST
+    if number >= SECTIONS:
+        together, longest = (number - SECTIONS) // 2, (number - SECTIONS) % 2 == 1
         first = index // (together * blocks) * together
         index -= first * blocks
         heads = min(together, heads - first)
@@ -27,8 +30,8 @@ def place_of(index: int, heads: int, blocks: int, order: int) -> tuple[int, int]
 
 
 @njit
-def makespan(weights: np.ndarray, heads: int, order: int, sm_count: int, residence: np.ndarray,
-             begin: Any = 0.0, load: Any = 0.0) -> float:
+def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
+             residence: np.ndarray, begin: Any = 0.0, load: Any = 0.0) -> float:
     """Cycles until the last thread block ends; ``order`` as in place_of.
 
     ``weights`` is each block's work over the mean, for one head; ``residence[m − 1]`` the cycles

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InputError
-from ..grid_order import order_number
+from ..grid_order import OrderLike, grids, issue, of_program
 from ..program import Program
 from ..tape import Record
 from .heard import GoOn, run_heard
@@ -124,7 +124,7 @@ def model_text(gpu: "Profile") -> str:
 
 
 def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[int],
-             order: str = "row", matmul_flops_per_s: float | None = None,
+             order: OrderLike = "row", matmul_flops_per_s: float | None = None,
              prefetch: Sequence[str | None] | None = None,
              younger_pace: float | Sequence[float] = YOUNGER_PACE, cold_phases: bool = False,
              dirty_before_bytes: float = 0, unit_bytes: int = UNIT_BYTES,
@@ -132,7 +132,7 @@ def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[
              on_progress: GoOn = lambda share: None) -> L2Count:
     """Run a program's thread blocks on ``gpu`` (a Profile), its L2 empty at the start.
 
-    ``blocks_per_sm`` is one number or one for each phase; ``order`` one of grid_order.ORDERS (of
+    ``blocks_per_sm`` is one number or one for each phase; ``order`` one of grid_order.py's (of
     block axes the last one runs first). Of the kernel: ``matmul_flops_per_s``,
     the rate of the units that it uses, when that is not the dtype's peak; ``prefetch``, for each
     phase what a block computes between a load and its use ("none", a "product", a whole "trip";
@@ -153,7 +153,8 @@ def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[
     if warm and (cold_phases or dirty_before_bytes or log):
         raise InputError("a warm start has neither phases that start cold, nor what others left "
                          "dirty, nor a log")
-    issue = order_number(order, program.problem)
+    order = of_program(order, program)
+    issued = [issue(order, program.problem, *grid) for grid in grids(program)]
     cycles = instruction_cycles(program, gpu, matmul_flops_per_s)
     residents = np.broadcast_to(blocks_per_sm, len(program.phases))
     younger = np.broadcast_to(younger_pace, len(program.phases))
@@ -165,9 +166,9 @@ def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[
             resident = int(residents[number])
             if cold_phases or cache is None:
                 cache = _cache(gpu, unit_bytes, tensors[-1]["base_bytes"], dirty_before_bytes, seed)
-            plan = plan_phase(program, phase, gpu, resident, issue, skipping)
+            plan = plan_phase(program, phase, gpu, resident, int(issued[number][0]), skipping)
             steps = moves(program, phase, cycles, prefetch[number])
-            sectors += _run(program, phase, steps, tensors,
+            sectors += _run(program, phase, issued[number], steps, tensors,
                             _paces(resident, younger[number]), sm_sides(gpu, seed),
                             sm_gpcs(gpu, seed), cache,
                             _machine(gpu, resident, unit_bytes, phase["group"]), plan, log,
@@ -230,9 +231,10 @@ def _share(program: Program, phase: Record, done: float) -> float:
     return (before + done) / len(program.phases)
 
 
-def _run(program: Program, phase: Record, steps: np.ndarray, tensors: np.ndarray, paces: np.ndarray,
-         sides: np.ndarray, gpcs: np.ndarray, cache: np.ndarray, machine: Record, plan: Record,
-         log: Log | None, on_progress: Callable[..., object]) -> np.ndarray:
+def _run(program: Program, phase: Record, order: np.ndarray, steps: np.ndarray,
+         tensors: np.ndarray, paces: np.ndarray, sides: np.ndarray, gpcs: np.ndarray,
+         cache: np.ndarray, machine: Record, plan: Record, log: Log | None,
+         on_progress: Callable[..., object]) -> np.ndarray:
     """Sectors of a phase, [tensor, count]."""
     sectors = np.zeros((plan["groups"], len(tensors), COLUMNS), np.int64)
     stages = max(1, int(steps["ahead"].max(initial=0)))
@@ -240,7 +242,7 @@ def _run(program: Program, phase: Record, steps: np.ndarray, tensors: np.ndarray
     slots["address"] = -1
     run_heard(run_phase, (
         steps, phase, tensors, program.tile_records, program.numbers,
-        program.problem.head_count // phase["group"], plan["order"], sides, gpcs,
+        program.problem.head_count // phase["group"], order, sides, gpcs,
         remembered_requests(int(gpcs.max()) + 1), paces,
         np.zeros((plan["slots"], len(program.vars)), np.int64),
         np.full((plan["slots"], len(program.tile_table), stages), -1.0), slots, cache, sectors,

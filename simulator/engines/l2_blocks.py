@@ -42,10 +42,10 @@ LAST_READ = np.dtype(
 
 @njit
 def run_phase(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.ndarray,
-              numbers: np.ndarray, heads: int, order: int, sides: np.ndarray, gpcs: np.ndarray,
-              requests: np.ndarray, paces: np.ndarray, variables: np.ndarray, freed: np.ndarray,
-              slots: Any, cache: np.ndarray, sectors: np.ndarray, machine: Record, plan: Record,
-              stored: np.ndarray, log: np.ndarray) -> None:
+              numbers: np.ndarray, heads: int, order: np.ndarray, sides: np.ndarray,
+              gpcs: np.ndarray, requests: np.ndarray, paces: np.ndarray, variables: np.ndarray,
+              freed: np.ndarray, slots: Any, cache: np.ndarray, sectors: np.ndarray,
+              machine: Record, plan: Record, stored: np.ndarray, log: np.ndarray) -> None:
     """Run all thread blocks of a phase: always the slot whose next access is due first goes on.
 
     ``moves`` and ``requests`` as l2_moves.py and l2_merge.py have them; ``numbers``: the program's
@@ -105,7 +105,7 @@ def run_phase(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.n
 
 @inlined
 def _begin(slot: Record, variables: np.ndarray, freed: np.ndarray, phase: Record, issued: int,
-           heads: int, order: int) -> None:
+           heads: int, order: np.ndarray) -> None:
     """Put the thread block that is issued as number ``issued`` into a slot that is free."""
     blocks1 = -(-phase.extent1 // phase.step1)
     slot.head, block = place_of(issued, heads, -(-phase.extent0 // phase.step0) * blocks1, order)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..grid_order import HEAD, ROW, section_heads
+from ..grid_order import HEAD, LISTED, ROW, section_heads
 from ..jit import njit
 from ..program import Program
 from ..tape import Kind, Record
@@ -54,7 +54,7 @@ ONCE, UPDATED = 1, 0  # how often a tensor's elements are stored in a phase
 def plan_phase(program: Program, phase: Record, gpu: "Profile", blocks_per_sm: int, order: int,
                skipping: bool) -> Record:
     """How a phase's blocks are grouped, as a PLAN record; ``phase`` is its PHASE record,
-    ``order`` as grid_order.order_number has it. Without ``skipping`` all blocks are simulated."""
+    ``order`` is its number (grid_order.issue). Without ``skipping`` all blocks are simulated."""
     plan = np.zeros(1, PLAN)[0]
     blocks1 = -(-int(phase["extent1"]) // int(phase["step1"]))
     per_head = -(-int(phase["extent0"]) // int(phase["step0"])) * blocks1
@@ -67,7 +67,7 @@ def plan_phase(program: Program, phase: Record, gpu: "Profile", blocks_per_sm: i
         sharing = program.problem.group // int(phase["group"])  # heads that read the same K and V
         _group_heads(plan, heads, per_head, blocks1, sharing, section)
     else:
-        plan["alike"] &= section >= heads  # the last section is another
+        plan["alike"] &= section >= heads and order != LISTED  # the last section is another
         _group_waves(plan, heads, blocks1)
     plan["pieces"] = -(-plan["span"] // plan["piece"])
     plan["groups"] = -(-plan["total"] // plan["span"]) * plan["pieces"]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import InputError
-from ..grid_order import order_number
+from ..grid_order import OrderLike, issue, of_program
 from ..jit import njit
 from ..program import Program
 from ..tape import NO_VAR, Kind, Record
@@ -52,12 +52,12 @@ class MissCurve:
 
 
 def miss_curve(program: Program, gpu: "Profile", l2_bytes: Sequence[int], *, blocks_per_sm: int,
-               order: str = "row",
+               order: OrderLike = "row",
                on_progress: Callable[[float], object] = lambda share: None) -> MissCurve:
     """DRAM reads of ``program`` with an L2 of each of the sizes ``l2_bytes``, empty at the start.
 
     Of ``gpu`` (a Profile) only the number of SMs counts; ``order`` is one of
-    grid_order.ORDERS. ``on_progress`` as in l2.simulate.
+    grid_order.py's. ``on_progress`` as in l2.simulate.
     Raises InputError when the program has more than GRANULES_MAX granules.
     """
     sizes = np.unique(np.asarray(l2_bytes, np.int64))
@@ -67,7 +67,7 @@ def miss_curve(program: Program, gpu: "Profile", l2_bytes: Sequence[int], *, blo
     if count > GRANULES_MAX:
         raise InputError(f"a miss curve follows {count:,} pieces of tiles here, {GRANULES_MAX:,} "
                          "at most: fewer heads, a smaller batch or seq")
-    issue = order_number(order, program.problem)
+    order = of_program(order, program)
     stack = empty_stack(count)
     misses = np.zeros(len(sizes) + 1, np.int64)
     for number, phase in enumerate(program.phase_records):
@@ -82,8 +82,8 @@ def miss_curve(program: Program, gpu: "Profile", l2_bytes: Sequence[int], *, blo
 
         run_heard(_run_phase, (
             program.tape, phase, program.tensor_records, program.tile_records, program.numbers,
-            granules, heads, issue, np.zeros((slots, len(program.vars)), np.int64), sizes, misses,
-            *stack, control,
+            granules, heads, issue(order, program.problem, heads, int(blocks)),
+            np.zeros((slots, len(program.vars)), np.int64), sizes, misses, *stack, control,
         ), control, progress)
     return MissCurve(sizes, misses[::-1].cumsum()[::-1][1:])
 
@@ -132,7 +132,7 @@ def _sizes(program: Program) -> dict[tuple[int, str], set[int]]:
 
 @njit
 def _run_phase(tape: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.ndarray,
-               numbers: np.ndarray, granules: np.ndarray, heads: int, order: int,
+               numbers: np.ndarray, granules: np.ndarray, heads: int, order: np.ndarray,
                variables: np.ndarray, sizes: np.ndarray, misses: np.ndarray, stack: Record,
                last: np.ndarray, weights: np.ndarray, owners: np.ndarray, blocks: np.ndarray,
                control: Record) -> None:

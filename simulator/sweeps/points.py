@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import blocks, jit, schedules
 from ..errors import InputError
+from ..grid_order import is_file
 from ..mask_forms import file_of
 from ..point import describe, traffic
 from ..problem import Attention
@@ -37,15 +38,23 @@ def profile_hash(profile: "Profile") -> str:
 
 def key(values: dict[str, Any], profile: str) -> str:
     """The point's name: 32 hexadecimal digits of its values (defaults filled in; what the file of
-    a mask holds, not where it lies), the hash of its GPU's profile, and the version of the code
-    that computes it. Raises InputError when the file cannot be read."""
+    a mask or an order holds, not where it lies), the hash of its GPU's profile, and the version of
+    the code that computes it. Raises InputError when the file cannot be read."""
     shape = list(_shape(values["schedule"], _shape_of(values)))
     file = file_of(values["mask"])
     if file is not None:
         shape = [_digest(file) if part == values["mask"] else part for part in shape]
         shape.append(values["mask"].replace(file, ""))
+    if is_file(values["order"]):
+        values = values | {"order": _digest(values["order"])}
     point = [jit.CODE_VERSION, profile, values["schedule"], *shape, *_launch_of(values)]
     return hashlib.blake2b(json.dumps(point).encode(), digest_size=16).hexdigest()
+
+
+def _files(values: dict[str, Any]) -> list[str]:
+    """The files that a point reads: its mask's, its order's."""
+    order = values["order"] if is_file(values["order"]) else None
+    return [file for file in (file_of(values["mask"]), order) if file is not None]
 
 
 def _digest(file: str) -> str:
@@ -54,7 +63,7 @@ def _digest(file: str) -> str:
         state = os.stat(file)
         return _digest_of(file, state.st_mtime_ns, state.st_size)
     except OSError as error:
-        raise InputError(f"mask file {file}: {error.strerror}") from None
+        raise InputError(f"file {file}: {error.strerror}") from None
 
 
 @lru_cache(maxsize=1000)
@@ -83,15 +92,16 @@ def compute(tasks: list[tuple[str, dict[str, Any]]],
     """The rows of (key, values) pairs and the version of the code that computed them.
 
     ``profiles`` maps what values call their GPU to (hash, Profile). Raises InputError when the file
-    of a mask is not what it was when the keys were made.
+    of a mask or an order is not what it was when the keys were made.
     """
     rows = []
     for name, values in tasks:
         profile, gpu = profiles[values["gpu"]]
         rows.append({"key": name, "code": jit.CODE_VERSION, **row(values, profile, gpu)})
-        if file_of(values["mask"]) is not None and key(values, profile) != name:
-            raise InputError(f"mask {values['mask']!r}: the file changed during the sweep, or is "
-                             "another on a worker; rows so far are kept")
+        files = _files(values)
+        if files and key(values, profile) != name:
+            raise InputError(f"{' or '.join(files)} changed during the sweep, or is another on a "
+                             "worker; rows so far are kept")
     return jit.CODE_VERSION, rows
 
 

@@ -3,7 +3,7 @@
 ``grid`` is every combination of its lists; each entry of ``points`` is one point, or a small grid
 where it has lists; ``common`` holds values for all of them. What is absent has the command line's
 default. Names are those of the command line: a GPU is a name or a file, and files, those of masks
-too, are relative to the spec.
+and orders too, are relative to the spec.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +21,7 @@ from ...hwprofiles.schema import Profile, Section, Whole
 from .. import schedules
 from ..engines import NAMES as ENGINES
 from ..errors import InputError, unknown_name
+from ..grid_order import is_file
 from ..grid_order import parse as parse_order
 from ..mask_forms import file_of
 from ..problem import Attention
@@ -46,10 +47,7 @@ def _shape_type(name: str, hint: type, default: object) -> Any:
         if file is None:  # what a file holds fits some shapes: each point says
             replace(Attention(), **{name: value})  # type: ignore[arg-type]
             return value
-        local = _context(info)["folder"] / file
-        if not local.is_file():
-            raise InputError(f"mask {value!r}: there is no file {local}")
-        return value.replace(file, str(local))
+        return value.replace(file, _local(file, f"mask {value!r}", info))
 
     return Annotated[str, AfterValidator(check)]
 
@@ -59,11 +57,21 @@ def _context(info: ValidationInfo) -> dict[str, Any]:
     return info.context or {}
 
 
+def _local(file: str, whose: str, info: ValidationInfo) -> str:
+    """The path from here of a file that the spec names."""
+    local: Path = _context(info)["folder"] / file
+    if not local.is_file():
+        raise InputError(f"{whose}: there is no file {local}")
+    return str(local)
+
+
 def _kv_order(value: str) -> str:
     return Tiles(1, 1, kv_order=value).kv_order
 
 
-def _order(value: str) -> str:
+def _order(value: str, info: ValidationInfo) -> str:
+    if is_file(value):  # which grids it fits, each point says
+        return _local(value, f"order {value!r}", info)
     parse_order(value)
     return value
 
