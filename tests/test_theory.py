@@ -111,6 +111,9 @@ def test_memory_reproduces_table_21():
     flash = [theory.flash1_training_footprint_bytes(p) // MIB for p in problems_]
     assert standard == [36, 104, 336, 1184, 4416, 17024]
     assert flash == [22, 44, 104, 209, 418, 836, 1672, 3344, 6688, 13376]
+    short, long = (Attention(batch=1, heads=1, seq=n, head_dim=64) for n in (256, 257))
+    assert theory.flash1_training_footprint_bytes(short) == 11 * 256 * 64 * 2
+    assert theory.flash1_training_footprint_bytes(long) == 13 * 257 * 64 * 2 + 2 * 257 * 4
 
 
 @pytest.mark.parametrize("d", [16, 64, 128, 256])
