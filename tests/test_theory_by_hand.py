@@ -63,21 +63,21 @@ def test_lists_of_blocks_by_hand():
 
 
 def test_blocks_without_order_by_hand(tmp_path):
-    """Blocks of 2 × 2 of 6 queries and 8 keys; no query sees the third column block, and the
-    second row block sees nothing. Column block 0 is the first of row block 0, 1 that of 2."""
-    np.save(tmp_path / "kept.npy", np.array([[1, 1, 0, 1], [0, 0, 0, 0], [0, 1, 0, 1]], bool))
-    p = Attention(1, 3, 6, 4, kv_seq=8, mask=f"blocks:{tmp_path}/kept.npy@2")
+    """Blocks of 2 × 2 of 8 queries and 8 keys; no query sees the third column block, and two
+    row blocks see nothing. Column block 0 is the first of row block 0, 1 that of 2."""
+    np.save(tmp_path / "kept.npy", np.array([[1, 1, 0, 1], [0, 0, 0, 0], [0, 1, 0, 1], [0] * 4], bool))
+    p = Attention(1, 3, 8, 4, mask=f"blocks:{tmp_path}/kept.npy@2")
     flash1 = theory.bytes_by_tensor("flash1", p, Tiles(2, 2))
     assert flash1["K"] == flash1["V"] == (3 * 6 * 8, 0)
     assert flash1["Q"] == (3 * (3 + 2) * 2 * 8, 0)
-    assert flash1["O"] == (3 * (2 + 1) * 2 * 8, 3 * (3 + 1 + 2) * 2 * 8)
-    lists = {"unseen": 1, "columns": 3, "first_begins": 2 * 3, "again_begins": 2 * 3,
+    assert flash1["O"] == (3 * (2 + 1) * 2 * 8, 3 * (3 + 1 + 2 + 1) * 2 * 8)
+    lists = {"unseen": 2, "columns": 3, "first_begins": 2 * 3, "again_begins": 2 * 3,
              "first_blocks": 2, "again_blocks": 3}
     assert {name: flash1[name] for name in lists} == {
         name: (3 * 4 * entries, 0) for name, entries in lists.items()}
     flash2 = theory.bytes_by_tensor("flash2", p, Tiles(2, 2))
     assert flash2["K"] == flash2["V"] == (3 * (3 + 2) * 2 * 8, 0)
-    assert flash2["begins"] == (3 * 3 * 8, 0) and flash2["blocks"] == (3 * 5 * 4, 0)
+    assert flash2["begins"] == (3 * 4 * 8, 0) and flash2["blocks"] == (3 * 5 * 4, 0)
     backward = theory.bytes_by_tensor("flash2_backward", replace(p, direction="backward"),
                                       Tiles(2, 2))
     assert backward["Q"] == (3 * (1 + 2 + 2) * 2 * 8, 0)
