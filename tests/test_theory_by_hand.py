@@ -65,7 +65,8 @@ def test_lists_of_blocks_by_hand():
 def test_blocks_without_order_by_hand(tmp_path):
     """Blocks of 2 × 2 of 8 queries and 8 keys; no query sees the third column block, and two
     row blocks see nothing. Column block 0 is the first of row block 0, 1 that of 2."""
-    np.save(tmp_path / "kept.npy", np.array([[1, 1, 0, 1], [0, 0, 0, 0], [0, 1, 0, 1], [0] * 4], bool))
+    kept = np.array([[1, 1, 0, 1], [0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0]], np.bool_)
+    np.save(tmp_path / "kept.npy", kept)
     p = Attention(1, 3, 8, 4, mask=f"blocks:{tmp_path}/kept.npy@2")
     flash1 = theory.bytes_by_tensor("flash1", p, Tiles(2, 2))
     assert flash1["K"] == flash1["V"] == (3 * 6 * 8, 0)
