@@ -55,7 +55,7 @@ def measure() -> dict:
     from ..kernels import runner
 
     cupy = runner.require_gpu()
-    path = _ncu()
+    path = ncu.find_for("the L2 probes")
     progress = Progress(sys.stderr)
     try:
         latency = _latency(progress)
@@ -70,16 +70,6 @@ def measure() -> dict:
         "scans": [scan.document | {"counters": [repeat[number] for repeat in counters]}
                   for number, scan in enumerate(scans)],
     }
-
-
-def _ncu() -> str:
-    try:
-        return ncu.find()
-    except Unavailable as error:
-        raise Unavailable(
-            "the L2 probes need Nsight Compute (ncu) for DRAM bytes; it is not on PATH nor in the "
-            "CUDA folders: install it (it comes with the CUDA toolkit)"
-        ) from error
 
 
 def _latency(progress: Progress) -> list[dict]:

@@ -61,6 +61,16 @@ def find() -> str:
                       "(it comes with the CUDA toolkit), or give --no-counters")
 
 
+def find_for(what: str) -> str:
+    """``find``, for what needs DRAM bytes and cannot do without."""
+    try:
+        return find()
+    except Unavailable as error:
+        raise Unavailable(
+            f"{what} need Nsight Compute (ncu) for DRAM bytes; it is not on PATH nor in the CUDA "
+            "folders: install it (it comes with the CUDA toolkit)") from error
+
+
 def version(path: str) -> str | None:
     """Such as "2025.3.1.0"; None when ncu does not say."""
     try:

@@ -1,4 +1,4 @@
-"""Are requests merged as an H200 merged them? Recorded with merging.cu, beside the record."""
+"""Are requests merged as an H200 merged them? Recorded with kernels/probes/merging.cu."""
 
 import json
 

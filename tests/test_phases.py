@@ -1,6 +1,6 @@
 """Does the cache model replace lines as an H200 did under blocks that walk a buffer by the clock?
 
-Recorded with phases.cu, beside the record. What it isolates: reading or writing beside, with blocks
+Recorded with kernels/probes/phases.cu. What it isolates: reading or writing beside, with blocks
 spread over the buffer, costs more (or less) than LRU says once all nearly fills a partition.
 (Which side the first SMs of a launch were on is not recorded; it moves these scans by a third.)
 """

@@ -6,6 +6,9 @@
   hbmeter calibrate --out mine.json          the raw values only
   hbmeter calibrate --l2                     which SMs are on which side of the L2, what stays in
                                              it, and the cache model beside that (needs ncu)
+  hbmeter calibrate --l2 merging --out merging.json
+                                             one probe of how the L2 serves requests and replaces
+                                             lines: merging, phases, replacement (needs ncu)
   hbmeter calibrate --recorded               both tables from the measurements in the repository
   hbmeter calibrate --recorded mine.json --out my-gpu.yaml
 
@@ -22,7 +25,14 @@ runs the same accesses. Its errors are (model − measured) / measured; not judg
 5% of the buffers, and sizes within 4/60 of the L2 (4 MiB on an H200) of the knee, the size where a
 curve crosses its middle. The summary says how many of the others are within 5%; the exit code does
 not depend on it.
+
+--l2 PROBE: SMs that read the same lines, close in time (merging); blocks that walk one buffer by
+the clock, in step or spread (phases); one SM alone, SMs of one side or both, lines that survive
+others (replacement). Its record is raw values; a run that was stopped goes on where it was.
 """
+
+
+SCANS = "scans"  # what --l2 alone measures
 
 
 def add_arguments(parser):
@@ -30,7 +40,8 @@ def add_arguments(parser):
     from .. import options
 
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--l2", action="store_true", help="measure the L2 (needs a GPU, CuPy, ncu)")
+    source.add_argument("--l2", nargs="?", const=SCANS, metavar="PROBE",
+                        help="measure the L2, or by one probe of its own (needs a GPU, CuPy, ncu)")
     source.add_argument("--recorded", nargs="*", metavar="FILE",
                         help="no GPU: kept measurements, or those of these files")
     parser.add_argument("--out", metavar="FILE",
@@ -45,7 +56,8 @@ def run(args):
     """Measure or read, write, print."""
     from ...hwprofiles import load
 
-    out = _place(args.out, args.recorded is None)
+    probe = args.l2 not in (None, SCANS)
+    out = _place(args.out, args.recorded is None, probe)
     if args.gpu is not None:
         load(args.gpu)  # a mistake in it is known now rather than after a minute
     measuring = args.recorded is None
@@ -63,7 +75,7 @@ def run(args):
     return 1 if any(shown.refused for shown in found) else 0
 
 
-def _place(out, measuring):
+def _place(out, measuring, probe):
     """--out as a path, judged now rather than after a minute."""
     from pathlib import Path
 
@@ -72,7 +84,7 @@ def _place(out, measuring):
     if out is None:
         return None
     path = Path(out)
-    valid = (".yaml", ".yml", ".json") if measuring else (".yaml", ".yml")
+    valid = (".json",) if probe else (".yaml", ".yml", ".json") if measuring else (".yaml", ".yml")
     if path.suffix.lower() not in valid:
         raise InputError(f"--out {out}: name a file that ends in {', '.join(valid)}")
     if path.is_dir() or not path.parent.is_dir():
@@ -81,9 +93,14 @@ def _place(out, measuring):
 
 
 def _measured(out, l2):
-    from .. import calibrate, l2_measure, rates_measure, rates_record
+    from .. import calibrate, counted, l2_measure, rates_measure, rates_record
     from ..files import write_atomic
 
+    if l2 not in (None, SCANS):
+        document = counted.measure(l2, out)
+        if out is not None:
+            write_atomic(out, counted.text_of(document))
+        return counted.record(document)
     kind, measuring = (calibrate, l2_measure) if l2 else (rates_record, rates_measure)
     document = measuring.measure()
     if out is not None:
@@ -93,9 +110,10 @@ def _measured(out, l2):
 
 def _recorded(paths):
     from ...kernels.errors import Unavailable
-    from .. import calibrate, rates_record
+    from .. import calibrate, counted, rates_record
 
-    found = [(rates_record if rates_record.recognises(path) else calibrate).load(path)
+    kinds = (rates_record, counted)
+    found = [next((kind for kind in kinds if kind.recognises(path)), calibrate).load(path)
              for path in paths] or [*rates_record.load_all(), *calibrate.load_all()]
     if not found:
         raise Unavailable("no measurements are kept in this installation: measure with hbmeter "
@@ -122,10 +140,13 @@ class _Shown:
 
     @classmethod
     def of(cls, record, name, kept):
-        from .. import rates_record
+        from .. import counted, rates_record
 
         if isinstance(record, rates_record.Record):
             return cls._rates(record, name, kept)
+        if isinstance(record, counted.Record):
+            return cls(record, counted.text(record),
+                       {"provenance": record.provenance, **record.parts}, _nothing)
         return cls._l2(record, name)
 
     @classmethod
@@ -158,6 +179,14 @@ class _Shown:
                         text, standing, record.provenance, source, kept))
         shown.refused = len(standing) < len(judged)
         return shown
+
+
+def _nothing(text, source):
+    """A profile with what a counted probe says of it: people read that."""
+    from ...simulator.errors import InputError
+
+    raise InputError(f"--out {source}: records of hbmeter calibrate --l2 PROBE have raw values, "
+                     "which go into no profile by themselves")
 
 
 def _write_profile(out, found, name):
