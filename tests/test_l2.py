@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from compiled import from_python
 from hbmeter.experiments import calibrate
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import schedules
@@ -17,6 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 H200 = load("h200")
+add_unit, read_unit, write_unit, home_of, set_of = (
+    from_python(function) for function in (l2_cache.add_unit, l2_cache.read_unit,
+                                           l2_cache.write_unit, l2_cache.home_of, l2_cache.set_of))
 SCHEDULES = ("flash1", "flash2", "standard")
 TILES = Tiles(32, 64)
 SMALL = Attention(2, 4, 256, 64, kv_heads=2)
@@ -166,14 +170,14 @@ def replay(accesses, n_sets):
     fetched = written_back = 0
     for unit, mask, how in accesses:
         if how == "add":
-            filled, _, dirty, _, cleaned = l2_cache.add_unit(cache, unit, np.uint64(mask))
+            filled, _, dirty, _, cleaned = add_unit(cache, unit, np.uint64(mask))
             fetched += int(filled).bit_count()
             written_back += int(dirty).bit_count() + int(cleaned).bit_count()
         elif how == "write":
-            answer = l2_cache.write_unit(cache, unit, 0, np.uint64(mask))
+            answer = write_unit(cache, unit, 0, np.uint64(mask))
             written_back += sum(int(bits).bit_count() for bits in answer[1::2])
         else:
-            answer = l2_cache.read_unit(cache, unit, 0, np.uint64(mask))
+            answer = read_unit(cache, unit, 0, np.uint64(mask))
             fetched += int(answer[0]).bit_count()
             written_back += int(answer[2]).bit_count() + int(answer[4]).bit_count()
     return fetched, written_back
@@ -181,12 +185,12 @@ def replay(accesses, n_sets):
 
 def test_an_add_is_made_at_the_home_and_far_copies_are_stale_then():
     cache = l2_cache.empty_cache(2 * 16 * 128, 2, 128)
-    l2_cache.read_unit(cache, 0, 1, np.uint64(15))  # from the far side: a copy on both
-    fetched, *_ = l2_cache.add_unit(cache, 0, np.uint64(3))
+    read_unit(cache, 0, 1, np.uint64(15))  # from the far side: a copy on both
+    fetched, *_ = add_unit(cache, 0, np.uint64(3))
     assert fetched == 0
-    assert l2_cache.read_unit(cache, 0, 0, np.uint64(15))[0] == 0
+    assert read_unit(cache, 0, 0, np.uint64(15))[0] == 0
     far = cache.copy()
-    assert l2_cache.read_unit(far, 0, 1, np.uint64(15))[0] == 0  # the home has the sums
+    assert read_unit(far, 0, 1, np.uint64(15))[0] == 0  # the home has the sums
     held = cache[1, 0, l2_cache.VALID + int(np.flatnonzero(cache[1, 0, :l2_cache.WAYS])[0])]
     assert int(held) == 15 & ~3
 
@@ -196,10 +200,10 @@ def test_no_more_ways_are_dirty_than_may_be():
     cache = l2_cache.empty_cache(16 * 128, 1, 128, int(16 * 128 * share))
     cleaned = 0
     for unit in range(12):
-        cleaned += int(l2_cache.write_unit(cache, unit, 0, np.uint64(15))[5]).bit_count()
+        cleaned += int(write_unit(cache, unit, 0, np.uint64(15))[5]).bit_count()
     assert cleaned == (12 - 8) * 4
     for unit in range(12):  # what was written back is still there
-        assert l2_cache.read_unit(cache, unit, 0, np.uint64(15))[0] == 0
+        assert read_unit(cache, unit, 0, np.uint64(15))[0] == 0
 
 
 @pytest.mark.parametrize("unit_bytes", [128, l2_cache.UNIT_BYTES])
@@ -208,10 +212,10 @@ def test_a_page_goes_to_every_set_of_an_h200_once_and_to_some_twice(unit_bytes):
     units = l2_cache.PAGE_BYTES // unit_bytes
     for page in (0, 5):
         first = page * units
-        sets = [l2_cache.set_of(cache, first + unit) for unit in range(units)]
+        sets = [set_of(cache, first + unit) for unit in range(units)]
         times = np.bincount(sets, minlength=cache.shape[1])
         assert times.min() == 1 and times.max() == 2
-        homes = [l2_cache.home_of(cache, first + unit) for unit in range(units)]
+        homes = [home_of(cache, first + unit) for unit in range(units)]
         assert sum(homes) == units // 2
 
 
@@ -221,17 +225,17 @@ def test_homes_change_with_the_address_as_the_latencies_of_an_h200_did():
     part = record.latency[0]["homes"]
     measured = calibrate.homes(part, calibrate.sides(part))
     cache = l2_cache.empty_cache(H200.l2.size_bytes, 2, part["stride_bytes"])
-    modelled = np.array([l2_cache.home_of(cache, line) for line in range(len(measured))])
+    modelled = np.array([home_of(cache, line) for line in range(len(measured))])
     assert len(set(measured ^ modelled)) == 1
 
 
 def test_the_least_recent_way_when_dirty_is_written_back_and_stays_a_turn():
     cache = l2_cache.empty_cache(16 * 128, 1, 128, 16 * 128)
-    l2_cache.write_unit(cache, 0, 0, np.uint64(15))
+    write_unit(cache, 0, 0, np.uint64(15))
     for unit in range(1, 16):
-        l2_cache.read_unit(cache, unit, 0, np.uint64(15))
+        read_unit(cache, unit, 0, np.uint64(15))
     for new, leaves in ((16, 1), (17, 0)):
-        _, _, dirty, *_ = l2_cache.read_unit(cache, new, 0, np.uint64(15))
+        _, _, dirty, *_ = read_unit(cache, new, 0, np.uint64(15))
         assert int(dirty) == (15 if new == 16 else 0)
         assert leaves + 1 not in cache[0, 0, :l2_cache.WAYS].tolist()
 
@@ -239,7 +243,7 @@ def test_the_least_recent_way_when_dirty_is_written_back_and_stays_a_turn():
 def test_far_data_takes_room_on_both_sides():
     cache = l2_cache.empty_cache(2 * 16 * 128, 2, 128)
     for chunk in range(8):
-        l2_cache.read_unit(cache, 32 * chunk, 1, np.uint64(15))
+        read_unit(cache, 32 * chunk, 1, np.uint64(15))
     held = (cache[:, 0, :l2_cache.WAYS] != 0).sum(axis=1)
     assert held.tolist() == [4, 8]  # half have their home on side 0
 
@@ -288,7 +292,7 @@ def test_what_was_dirty_before_leaves_and_counts_as_written_but_for_no_tensor():
 def test_bad_input_is_refused():
     with pytest.raises(InputError, match="prefetch 'two' is not known; it is one of none"):
         simulate("flash2", prefetch=["two"])
-    with pytest.raises(InputError, match=r"order 'column' \(valid: head, .*, row\)"):
+    with pytest.raises(InputError, match=r"order 'column' \(valid: .*head, .*, row\)"):
         simulate("flash2", order="column")
     with pytest.raises(InputError, match="smaller than one set"):
         simulate("flash2", gpu=gpu_with(1024))

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from compiled import from_python
 from hbmeter.experiments import records
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import schedules
@@ -16,6 +17,7 @@ from hbmeter.simulator.tiles import Tiles
 PATH = records.FOLDER / "merging" / "h200.json"
 WALKS = json.loads(PATH.read_text(encoding="utf-8"))["walks"]
 H200 = load("h200")
+merged = from_python(l2_merge.merged)
 MIB = 1 << 20
 
 
@@ -36,7 +38,7 @@ def requests_of(walk):
                                                    strict=True))):
         slots[number]["due"] = late
         missed = asked if walk["new_lines"] and first else 0
-        left += asked - l2_merge.merged(requests[gpc_of(sm)], row[0], 0, slots[number], asked,
+        left += asked - merged(requests[gpc_of(sm)], row[0], 0, slots[number], asked,
                                         missed, False, machine)
         first = False
     return left / asked

@@ -234,5 +234,11 @@ def test_without_a_place_to_write_nothing_is_cached(tmp_path, monkeypatch):
     assert jit.njit(_one).stats.cache_path is None
 
 
+def test_python_is_told_of_functions_for_compiled_code_only():
+    """They have nothing for Python to call: without the message the process would crash."""
+    with pytest.raises(TypeError, match="_one is for compiled code"):
+        jit.borrowing(_one)()
+
+
 def _one():
     return 1

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from ..grid_order import LISTED, LONGEST, ROW, SECTIONS
-from ..jit import njit
+from ..jit import borrowing, njit
 
 DONE = 1e-9  # work of a block that is as good as none
 
@@ -44,13 +44,15 @@ def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
     """
     per_head, most = len(weights), len(residence)
     total = per_head * heads
-    together = np.arange(1, most + 1) / residence
-    speeds = np.diff(np.concatenate((np.zeros(1), together)))
+    speeds, together = np.empty(most), 0.0
+    for others in range(most):
+        before, together = together, (others + 1) / residence[others]
+        speeds[others] = together - before
     left = np.zeros((sm_count, most))  # work of each resident in mean blocks, the oldest first
     ready = np.zeros((sm_count, most))  # when each begins to work
     arrived = np.zeros(sm_count)  # the last of an SM's first loads
     residents, clock = np.zeros(sm_count, np.int64), np.zeros(sm_count)
-    issued = 0
+    issued = np.int64(0)  # (with a literal Numba compiles callees twice; below too)
     for _ in range(most):
         for sm in range(sm_count):
             if issued < total:
@@ -79,11 +81,11 @@ def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
             issued += 1
         residents[sm] = kept
         times[sm] = _next_event(left[sm], ready[sm], kept, speeds, now)
-        _sift_down(queue, times, 0)
+        _sift_down(queue, times, np.int64(0))
     return last
 
 
-@njit
+@borrowing
 def _work(left: np.ndarray, ready: np.ndarray, residents: int, speeds: np.ndarray, before: float,
           now: float) -> int:
     """Moves an SM on from ``before`` to ``now``; how many of its residents stay, the oldest
@@ -100,7 +102,7 @@ def _work(left: np.ndarray, ready: np.ndarray, residents: int, speeds: np.ndarra
     return kept
 
 
-@njit
+@borrowing
 def _next_event(left: np.ndarray, ready: np.ndarray, residents: int, speeds: np.ndarray,
                 now: float) -> float:
     """When the first of an SM's residents ends or begins."""
@@ -115,13 +117,13 @@ def _next_event(left: np.ndarray, ready: np.ndarray, residents: int, speeds: np.
     return soonest
 
 
-@njit
+@borrowing
 def _heapify(queue: np.ndarray, times: np.ndarray) -> None:
     for at in range(len(queue) // 2 - 1, -1, -1):
         _sift_down(queue, times, at)
 
 
-@njit
+@borrowing
 def _sift_down(queue: np.ndarray, times: np.ndarray, at: int) -> None:
     """Put the slot at ``at`` in its place by time."""
     slot = queue[at]

@@ -6,7 +6,7 @@ on the trip; only loops decide how often it runs. Innermost loops are not walked
 
 import numpy as np
 
-from ..jit import njit
+from ..jit import borrowing, njit
 from ..program import Program
 from ..tape import Kind
 from .walk import END, LET, LOOP, assign, enter_loop, next_trip, trips_left
@@ -46,7 +46,7 @@ def _count(tape: np.ndarray, innermost: np.ndarray, first: int, end: int, extent
             block += 1
 
 
-@njit
+@borrowing
 def _count_block(tape: np.ndarray, innermost: np.ndarray, first: int, end: int,
                  variables: np.ndarray, stops: np.ndarray, numbers: np.ndarray,
                  counts: np.ndarray) -> None:

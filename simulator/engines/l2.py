@@ -210,8 +210,9 @@ def _cache(gpu: "Profile", unit_bytes: int, others_at: int, dirty_bytes: float,
     l2 = gpu.l2
     cache = cache_of(l2, unit_bytes, seed)
     whole = np.uint64((1 << unit_bytes // l2.sector_bytes) - 1)
-    write_before(cache, others_at // unit_bytes, round(dirty_bytes / unit_bytes), sm_sides(gpu),
-                 whole)
+    if dirty_bytes:
+        write_before(cache, others_at // unit_bytes, round(dirty_bytes / unit_bytes),
+                     sm_sides(gpu), whole)
     return cache
 
 

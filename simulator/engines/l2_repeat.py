@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..grid_order import HEAD, LISTED, ROW, section_heads
-from ..jit import njit
+from ..jit import borrowing, njit
 from ..program import Program
 from ..tape import Kind, Record
 from .l2_counts import COLUMNS, FETCHED, FILLED, SECTOR_BYTES, WRITTEN, WRITTEN_BACK
@@ -180,7 +180,7 @@ def _first_block(group: int, plan: Record) -> int:
     return group // plan.pieces * plan.span + group % plan.pieces * plan.piece
 
 
-@njit
+@borrowing
 def next_block(block: int, plan: Record, addresses: np.ndarray, groups: np.ndarray,
                sectors: np.ndarray, sums: np.ndarray, stored: np.ndarray) -> int:
     """The block to issue now that all before ``block`` are issued: it, or one after those that
@@ -215,7 +215,7 @@ def next_block(block: int, plan: Record, addresses: np.ndarray, groups: np.ndarr
     return after
 
 
-@njit
+@borrowing
 def _sum_up(done: int, plan: Record, sectors: np.ndarray, sums: np.ndarray) -> None:
     """Bring ``sums`` up to the groups that are done."""
     for group in range(plan.summed, done):
@@ -226,7 +226,7 @@ def _sum_up(done: int, plan: Record, sectors: np.ndarray, sums: np.ndarray) -> N
     plan.summed = done
 
 
-@njit
+@borrowing
 def _dram_sectors(counts: np.ndarray) -> int:
     """Sectors over the DRAM boundary."""
     total = 0
@@ -235,14 +235,14 @@ def _dram_sectors(counts: np.ndarray) -> int:
     return total
 
 
-@njit
+@borrowing
 def _find_repeat(done: int, group: int, plan: Record, sectors: np.ndarray, sums: np.ndarray,
                  stored: np.ndarray) -> tuple[int, int]:
     """(Groups of the shortest repeat that ends with ``done``, the group that it holds up to);
     0 when there is none."""
     if plan.period:
         for period in range(plan.window_over_spans, done + 1, plan.period):
-            if _repeats(done, 0, period, plan, sectors, sums, stored):
+            if _repeats(done, np.int64(0), period, plan, sectors, sums, stored):
                 return period, plan.groups - plan.tail
     if plan.alike:
         span = group // plan.pieces * plan.pieces
@@ -253,7 +253,7 @@ def _find_repeat(done: int, group: int, plan: Record, sectors: np.ndarray, sums:
     return 0, 0
 
 
-@njit
+@borrowing
 def _repeats(done: int, first: int, period: int, plan: Record, sectors: np.ndarray,
              sums: np.ndarray, stored: np.ndarray) -> bool:
     """Whether the last groups, CHECKED of a period and about a wave at least, moved what those a
@@ -288,7 +288,7 @@ def _repeats(done: int, first: int, period: int, plan: Record, sectors: np.ndarr
     return squares <= tolerated ** 2
 
 
-@njit
+@borrowing
 def _count_as(model: np.ndarray, counts: np.ndarray, stored: np.ndarray) -> None:
     """Set a group's counts to another's; what is stored once leaves as often as it is written."""
     for tensor in range(len(stored)):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..jit import njit
+from ..jit import borrowing, njit
 from ..ops import (
     OP_A_TRANSPOSED,
     OP_B_TRANSPOSED,
@@ -142,7 +142,7 @@ def _count_phase(tape: np.ndarray, uniform: np.ndarray, first: int, end: int, of
                          shape, bytes_moved, flops, times0[i] * times1[j])
 
 
-@njit
+@borrowing
 def _count_block(tape: np.ndarray, uniform: np.ndarray, first: int, end: int, tensors: np.ndarray,
                  tiles: np.ndarray, variables: np.ndarray, stops: np.ndarray, numbers: np.ndarray,
                  shape: np.ndarray, bytes_moved: np.ndarray, flops: np.ndarray,
@@ -177,7 +177,7 @@ def _count_block(tape: np.ndarray, uniform: np.ndarray, first: int, end: int, te
         pc += 1
 
 
-@njit
+@borrowing
 def _count_compute(row: Record, shape: np.ndarray, flops: np.ndarray, trips: int) -> None:
     rows, cols = shape[row.a, 0], shape[row.a, 1]
     work = rows * cols
