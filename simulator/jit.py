@@ -100,23 +100,26 @@ def _compiled(function: Function, **options: Any) -> Function:
     before = config.CACHE_DIR
     config.CACHE_DIR = str(CACHE_DIR or "")
     try:
-        compiled: Function = numba.njit(cache=CACHE_DIR is not None, nogil=True,
-                                        no_cfunc_wrapper=True, **options)(function)
-        return compiled
+        options |= {"cache": CACHE_DIR is not None, "nogil": True,
+                    "no_cfunc_wrapper": True}  # nobody asks for C's way to call it
+        compiled: Any = numba.njit(**options)(function)
+        return compiled  # type: ignore[no-any-return]
     finally:
         config.CACHE_DIR = before
 
 
-class _Inner(CPUDispatcher):  # type: ignore[misc]
+class _Inner(CPUDispatcher):
     """What compiled code calls and Python cannot: without this it would crash."""
 
     def __call__(self, *arguments: Any) -> Any:
-        raise TypeError(f"{self.__name__} is for compiled code: call it in a function of njit")
+        raise TypeError(f"{self.py_func.__name__} is for compiled code: call it in a function "
+                        "of njit")
 
 
 def _for_compiled_code(function: Function) -> Function:
-    if isinstance(function, CPUDispatcher):
-        function.__class__ = _Inner
+    compiled: Any = function
+    if isinstance(compiled, CPUDispatcher):
+        compiled.__class__ = _Inner
     return function
 
 

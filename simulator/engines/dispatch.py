@@ -52,7 +52,7 @@ def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
     ready = np.zeros((sm_count, most))  # when each begins to work
     arrived = np.zeros(sm_count)  # the last of an SM's first loads
     residents, clock = np.zeros(sm_count, np.int64), np.zeros(sm_count)
-    issued = np.int64(0)  # (with a literal Numba compiles callees twice; below too)
+    issued: Any = np.int64(0)  # (with a literal Numba compiles place_of twice)
     for _ in range(most):
         for sm in range(sm_count):
             if issued < total:
@@ -62,6 +62,7 @@ def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
                 residents[sm] += 1
                 issued += 1
     times, queue = np.full(sm_count, np.inf), np.arange(sm_count)
+    top: Any = np.int64(0)
     for sm in range(sm_count):
         times[sm] = _next_event(left[sm], ready[sm], residents[sm], speeds, 0.0)
     _heapify(queue, times)
@@ -81,7 +82,7 @@ def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
             issued += 1
         residents[sm] = kept
         times[sm] = _next_event(left[sm], ready[sm], kept, speeds, now)
-        _sift_down(queue, times, np.int64(0))
+        _sift_down(queue, times, top)
     return last
 
 

@@ -63,7 +63,8 @@ def run_phase(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.n
     present = np.zeros(n_sms, np.int64)
     machine.dram_free = 0.0
     queue = np.arange(n_slots)  # a heap of slots by due time
-    issued, waiting = np.int64(0), n_slots  # (with a literal Numba compiles next_block twice)
+    issued: Any = np.int64(0)  # (with a literal Numba compiles next_block twice)
+    waiting = n_slots
     while waiting and not plan.stop:
         number = queue[0]
         slot, sm = slots[number], number % n_sms
@@ -257,7 +258,7 @@ def _load_pages(tensor: Record, start: int, n_bytes: int, side: int, counts: np.
     """Read whole rows that lie in pages: ``start`` is where they would be without."""
     page_bytes = tensor.page_rows * tensor.cols * tensor.element_bytes
     first, end = start - tensor.base_bytes, start - tensor.base_bytes + n_bytes
-    rows = np.int64(1)  # (with a literal Numba compiles _move_rows once more)
+    rows: Any = np.int64(1)  # (with a literal Numba compiles _move_rows once more)
     while first < end:
         page = first // page_bytes
         stop = min(end, (page + 1) * page_bytes)

@@ -15,7 +15,7 @@ Nothing here knows the cache or the clock: only counts, and which blocks are in 
 
 from bisect import bisect_left
 from math import gcd, lcm
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -240,9 +240,10 @@ def _find_repeat(done: int, group: int, plan: Record, sectors: np.ndarray, sums:
                  stored: np.ndarray) -> tuple[int, int]:
     """(Groups of the shortest repeat that ends with ``done``, the group that it holds up to);
     0 when there is none."""
+    start: Any = np.int64(0)  # (with a literal Numba compiles _repeats twice)
     if plan.period:
         for period in range(plan.window_over_spans, done + 1, plan.period):
-            if _repeats(done, np.int64(0), period, plan, sectors, sums, stored):
+            if _repeats(done, start, period, plan, sectors, sums, stored):
                 return period, plan.groups - plan.tail
     if plan.alike:
         span = group // plan.pieces * plan.pieces
