@@ -25,14 +25,15 @@ def launches(record):
             yield point, launch, document["attributes"][launch.entry], repeats
 
 
-def predicted(record, launch, attributes):
+def predicted(gpu, launch, attributes):
     shared = attributes["static_shared_bytes"] + attributes["dynamic_shared_bytes"]
-    return occupancy(load(record.gpu), launch.threads, attributes["registers"], shared)
+    return occupancy(gpu, launch.threads, attributes["registers"], shared)
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
 def test_blocks_per_sm_of_every_recorded_launch_are_the_runtimes(record):
-    found = [(str(point), predicted(record, launch, attributes).blocks_per_sm,
+    gpu = load(record.gpu)
+    found = [(str(point), predicted(gpu, launch, attributes).blocks_per_sm,
               attributes["blocks_per_sm"])
              for point, launch, attributes, _ in launches(record)]
     assert len(found) >= len(record.points) > 0
@@ -44,9 +45,9 @@ def test_blocks_per_sm_of_every_recorded_launch_are_the_runtimes(record):
 def test_what_registers_allow_and_the_least_of_all_limits_are_ncus(record):
     """ncu's limit by shared memory holds for the carve-out that the driver chose for the launch,
     which is no larger than the other limits need: it is compared through the least of all."""
-    found = []
+    gpu, found = load(record.gpu), []
     for point, launch, attributes, repeats in launches(record):
-        ours = predicted(record, launch, attributes)
+        ours = predicted(gpu, launch, attributes)
         least = min(ours.limits["threads"], ours.limits["blocks"])
         found += [(str(point), ours.limits["registers"], ours.blocks_per_sm,
                    metrics[REGISTERS], min(least, metrics[REGISTERS], metrics[SHARED]))

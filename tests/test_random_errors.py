@@ -122,13 +122,14 @@ def a_little_off(kernel, problem, outputs):
 
 
 @pytest.mark.parametrize("spoil", [unwritten, not_zero, of_another_head, a_little_off])
-def test_a_kernel_that_is_wrong_is_named(exact_kernels, spoil):
+def test_a_kernel_that_is_wrong_is_named(exact_kernels, spoil, monkeypatch):
+    monkeypatch.setattr(kernels, "names", lambda: ("flash2", "flash2_mma", "standard"))
     exact_kernels.append(
         lambda kernel, *rest: spoil(kernel, *rest) if kernel.name == "flash2_mma" else None)
     cases = [case for case in small(MANY) if "flash2_mma" in
              {point.kernel for point in random_errors.runs(case)}]
     cases.sort(key=lambda case: hidden_row(case.problem) is None)
-    failed = random_errors.failures(measured(cases[:4]))
+    failed = random_errors.failures(measured(cases[:2]))
     assert failed and all(line.startswith("flash2_mma") for line in failed)
 
 

@@ -158,7 +158,8 @@ def test_published_forward_times_of_flash_kernels_are_predicted_within_a_fifth()
     assert all(e["mean"] <= 0.20 for e in forward)
 
 
-def test_the_record_says_all_of_it_as_text():
+def test_the_record_says_all_of_it_as_text(rows, monkeypatch):
+    monkeypatch.setattr(time_table, "rows", lambda timed: rows)
     found = time_text.record()
     text = time_text.record_text(found)
     assert "calibrated  held out" in text and "rank correlation" in text

@@ -86,9 +86,9 @@ def test_blocks_without_order_by_hand(tmp_path):
 
 
 # Four queries at positions 16 to 19 of 20 keys, d 4 in fp16 (8 bytes a row), two query heads on one
-# KV head, a window of 6: keys 11 to 16, …, 14 to 19. In row blocks of 2 and column blocks of 4 the
+# KV head, a window of 7: keys 10 to 16, …, 13 to 19. In row blocks of 2 and column blocks of 4 the
 # first row block sees the last three column blocks, the second the last two.
-LATE = Attention(1, 2, 4, 4, kv_heads=1, kv_seq=20, mask="window:6")
+LATE = Attention(1, 2, 4, 4, kv_heads=1, kv_seq=20, mask="window:7")
 
 
 def test_keys_before_every_window_are_not_moved():

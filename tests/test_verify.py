@@ -5,6 +5,7 @@ Every measurement here is synthetic: made from predictions by tests/fake_ncu.py 
 """
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from hbmeter.simulator.engines import scratchpad
 from hbmeter.simulator.errors import InputError
 from hbmeter.simulator.grid_order import ORDERS
 
+pytestmark = pytest.mark.xdist_group("verify")
 FAKE_NCU = Path(__file__).parent / "fake_ncu.py"
 POINTS = (
     grid.Point("flash2", Attention(1, 4, 256, 64), Tiles(64, 64), "head"),
@@ -43,16 +45,15 @@ def fake_run_point(point):
     }
 
 
-@pytest.fixture
-def fake_gpu(monkeypatch, tmp_path):
-    """A machine that seems to have an H200 and ncu; gives the folder to write to."""
+def seem_to_have_a_gpu(monkeypatch, folder):
+    """An H200 and, in the folder, ncu."""
     cupy = SimpleNamespace(__version__="0", cuda=SimpleNamespace(
         Device=lambda: SimpleNamespace(id=0),
         runtime=SimpleNamespace(
             getDeviceProperties=lambda device: {"name": b"NVIDIA H200"},
             driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000),
     ))
-    bin_folder = tmp_path / "bin"
+    bin_folder = folder / "bin"
     bin_folder.mkdir()
     script = bin_folder / "ncu"
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{FAKE_NCU}" "$@"\n')
@@ -62,16 +63,30 @@ def fake_gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "require_gpu", lambda: cupy)
     monkeypatch.setattr(measure, "run_point", fake_run_point)
     monkeypatch.setattr(grid, "points", lambda quick=False: POINTS)
-    return tmp_path
 
 
 @pytest.fixture
-def record(fake_gpu):
-    """A synthetic record file."""
-    path = fake_gpu / "synthetic.json"
-    _, why = measure.measure(POINTS, str(path), repeats=2)
+def fake_gpu(monkeypatch, tmp_path):
+    """A machine that seems to have an H200 and ncu; gives the folder to write to."""
+    seem_to_have_a_gpu(monkeypatch, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A synthetic record file, measured once."""
+    path = tmp_path_factory.mktemp("measured") / "synthetic.json"
+    with pytest.MonkeyPatch.context() as patch:
+        seem_to_have_a_gpu(patch, path.parent)
+        _, why = measure.measure(POINTS, str(path), repeats=2)
     assert why is None
     return path
+
+
+@pytest.fixture
+def record(fake_gpu, measured):
+    """A copy of it."""
+    return Path(shutil.copy(measured, fake_gpu))
 
 
 # ---- The grid ----
@@ -98,8 +113,8 @@ def test_a_point_survives_json():
 # ---- Measuring ----
 
 
-def test_measuring_writes_a_record_with_raw_values_and_removes_the_partial_file(record):
-    found = records.load(record)
+def test_measuring_writes_a_record_with_raw_values_and_removes_the_partial_file(measured):
+    found = records.load(measured)
     assert found.gpu == "NVIDIA H200"
     assert found.provenance["git_revision"] == "synthetic"
     assert found.provenance["ncu"] == "2099.1.0.0"
@@ -107,7 +122,7 @@ def test_measuring_writes_a_record_with_raw_values_and_removes_the_partial_file(
             "clocks", "cache_control"} <= set(found.provenance)
     assert [len(repeat) for repeat in found.points[2]["counters"]] == [3, 3]  # launches kept
     assert found.points[0]["times_ms"] == [1.0, 3.0, 2.0]
-    assert [p.name for p in record.parent.glob("synthetic*")] == ["synthetic.json"]
+    assert [p.name for p in measured.parent.glob("synthetic*")] == ["synthetic.json"]
 
 
 def test_a_run_that_was_stopped_goes_on_where_it_was(fake_gpu, monkeypatch):
