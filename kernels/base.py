@@ -105,7 +105,6 @@ class Kernel:
     least_arch = 70  # sm_NN that its instructions need
     only_arch: str | None = None  # "sm_90a" when they exist there alone
     most_stages = 1  # buffers for streamed tiles
-    kv_orders = True  # False: in none of those that its schedule takes
     rows = (64, 128, 32, 16)  # Br and Bc worth trying, the best first
     columns = (64, 128, 32, 16)
     most_scores = 128 * 128  # Br · Bc worth trying
@@ -135,7 +134,7 @@ class Kernel:
     @property
     def turns(self) -> bool:
         """Whether it walks in the orders that ``Tiles.kv_order`` names."""
-        return self.kv_orders and "kv_order" in schedules.options(self.schedule)
+        return "kv_order" in schedules.options(self.schedule)
 
     def runs_on(self, arch: str) -> bool:
         """Whether ``arch`` ("sm_90a") has its instructions."""

@@ -70,6 +70,11 @@ struct Problem {
 };
 struct Work {
     int head, r0, c0, end;  // columns that some row sees: whole blocks from c0 to end
+    // Where the walk is that has passed the columns from c0 to c.
+    __device__ __forceinline__ int at(int c) const {
+        Walk<BC> walk(c0, end, r0 / BR);
+        return walk.back ? walk.first() + c0 - c : c;
+    }
     Work() = default;
     __device__ __forceinline__ Work(const Problem& p, int index) {
         Place place = place_of<ORDER == ROW ? ROW : HEAD>(index, p.heads, p.blocks());
@@ -98,7 +103,7 @@ __device__ __forceinline__ void produce(Memory& memory, const Problem& p, const 
     };
     for (;; ++query) {
         Work work(p, index);
-        if (index < tiles && work.c0 < work.end) copy_keys(work, work.c0);
+        if (index < tiles && work.c0 < work.end) copy_keys(work, work.at(work.c0));
         QRing::wait_empty(query);
         *(volatile int*)index_of(query) = index;
         if (index >= tiles) break;
@@ -106,8 +111,8 @@ __device__ __forceinline__ void produce(Memory& memory, const Problem& p, const 
                                           work.head, work.r0, p.n_q);
 #pragma unroll 1
         for (int c = work.c0; c < work.end; c += BC) {
-            if (c + BC < work.end) copy_keys(work, c + BC);
-            copy_values(work, c);
+            if (c + BC < work.end) copy_keys(work, work.at(c + BC));
+            copy_values(work, work.at(c));
         }
         unsigned given = atomicAdd(&next_tile, 1);
         if (given == tiles - 1) next_tile = 0;  // the last of this launch
@@ -284,14 +289,15 @@ struct Consumer {
         start_scores(s, QRing::tile(query) + group * 64 * ROW_BYTES, KRing::tile(block));
     }
 
-    // The scores of the column block at `c` are there.
+    // The scores of the column block that comes after those from c0 to `c` are there.
     __device__ __forceinline__ void finish_block(Scores& s, const Work& work, int c) {
         settle(s);
         KRing::release(block++);
         if (c + BC >= work.end) QRing::release(query++);
         int first = first_row(work), last = first + 15;
-        if (c < p.mask.lo(last) || c + BC > p.mask.hi(first))
-            hide_masked(s, p.mask, first + lane() / 4, c + lane() % 4 * 2);
+        int at = KV_TURN ? work.at(c) : c;  // chosen here: forward, no instruction differs then
+        if (at < p.mask.lo(last) || at + BC > p.mask.hi(first))
+            hide_masked(s, p.mask, first + lane() / 4, at + lane() % 4 * 2);
     }
 };
 

@@ -21,7 +21,6 @@ class Flash2Wgmma(Kernel):
     dtypes = ("fp16", "bf16")
     least_arch, only_arch = 90, "sm_90a"
     most_stages = 4
-    kv_orders = False
     matmul_dtype = None  # tensor cores take the inputs as they are
     tiles = {  # noqa: RUF012 (up to a width of head_dim and value_dim, the best first)
         64: (Tiles(192, 128, 2), Tiles(128, 128, 2), Tiles(64, 64, 2)),
