@@ -62,9 +62,8 @@ def run_phase(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.n
     ages = np.zeros((n_sms, paces.shape[1]), np.int64)  # the slots of an SM, the oldest first
     present = np.zeros(n_sms, np.int64)
     machine.dram_free = 0.0
-    queue = np.arange(n_slots)  # a heap of slots by due time
+    queue, waiting = np.arange(n_slots), n_slots  # a heap of slots by due time
     issued: Any = np.int64(0)  # (with a literal Numba compiles next_block twice)
-    waiting = n_slots
     while waiting and not plan.stop:
         number = queue[0]
         slot, sm = slots[number], number % n_sms
