@@ -1,6 +1,6 @@
 """Miss curves: predicted DRAM reads of a schedule against L2 size, with GPUs' sizes marked."""
 
-from ..hwprofiles import load, names
+from ..hwprofiles.loader import load_all
 from ..simulator import blocks, schedules
 
 SMALLEST_BYTES = 1 << 16
@@ -10,8 +10,8 @@ PER_OCTAVE = 8
 def gpus_by_l2() -> dict[int, list[str]]:
     """Names of hbmeter's GPUs by the bytes of their L2."""
     found: dict[int, list[str]] = {}
-    for name in names():
-        found.setdefault(load(name).l2.size_bytes, []).append(name)
+    for name, profile in load_all()[0].items():
+        found.setdefault(profile.l2.size_bytes, []).append(name)
     return dict(sorted(found.items()))
 
 

@@ -14,6 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FixedLocator, NullFormatter, NullLocator
 
+from .. import kernels
+from ..simulator import schedules
+
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 GREY, LIGHT = "#595959", "#E4E4E4"
@@ -44,7 +47,9 @@ _SCHEDULES = {
     "flash2_backward": (DARK_BLUE, "p"),
     "flash2_backward_fma": (DARK_PURPLE, "p"),
 }
-_OTHERS = ((SKY, "8"), (GREY, "8"), (BLACK, "8"))
+# Of those that are not listed: pairs of both, then stars of ever more points.
+_OTHER_COLOURS = (SKY, GREY, BLACK, VERMILION, BLUE, ORANGE, GREEN, PURPLE)
+_OTHER_MARKERS = ("8", (4, 1, 0), (3, 1, 0), (6, 1, 0), (8, 1, 0))
 LINES = {"sm": "-", "dram": "--", "compulsory": ":"}
 
 WIDTH_INCHES = 8.6
@@ -89,13 +94,21 @@ def colour(schedule: str) -> str:
     return _look(schedule)[0]
 
 
-def marker(schedule: str) -> str:
+def marker(schedule: str) -> str | tuple[int, int, int]:
     """The marker of a schedule."""
     return _look(schedule)[1]
 
 
-def _look(schedule: str) -> tuple[str, str]:
-    return _SCHEDULES.get(schedule) or _OTHERS[sum(schedule.encode()) % len(_OTHERS)]
+def _look(name: str) -> tuple:
+    """Colour and marker of a schedule or kernel: no two have both in common."""
+    if name in _SCHEDULES:
+        return _SCHEDULES[name]
+    others = sorted({*schedules.names(), *kernels.names(), name} - {*_SCHEDULES})
+    at, colours = others.index(name), len(_OTHER_COLOURS)
+    pairs = colours * len(_OTHER_MARKERS)  # all different: the lengths have no common divisor
+    shape = (_OTHER_MARKERS[at % len(_OTHER_MARKERS)] if at < pairs
+             else (9 + (at - pairs) // colours, 1, 0))
+    return _OTHER_COLOURS[at % colours], shape
 
 
 def counted(schedule: str) -> dict:

@@ -53,6 +53,18 @@ def parse(data: bytes, source: str) -> Profile:
     return parsed(Profile, data, source, ProfileError, "profile")
 
 
+def load_all() -> tuple[dict[str, Profile], dict[str, ProfileError]]:
+    """The profiles of the folder by name, and what is wrong with the other files."""
+    profiles, mistakes = {}, {}
+    for name in names():
+        path = FOLDER / f"{name}.yaml"
+        try:
+            profiles[name] = parse(read_bytes(path), str(path))
+        except ProfileError as error:
+            mistakes[name] = error
+    return profiles, mistakes
+
+
 def _is_path(text: str) -> bool:
     """Whether ``text`` is meant as a file rather than as a GPU's name."""
     return text.lower().endswith((".yaml", ".yml")) or any(
@@ -66,13 +78,10 @@ def _key(name: str) -> str:
 
 
 def _aliases() -> dict[str, str]:
-    """Key of each alias in the shipped files, to the primary name."""
-    found = {}
-    for name in names():
-        path = FOLDER / f"{name}.yaml"
-        for alias in parse(read_bytes(path), str(path)).aliases:
-            found[_key(alias)] = name
-    return found
+    """Key of each alias in the shipped files, to the primary name; files with mistakes have none.
+    """
+    profiles, _ = load_all()
+    return {_key(alias): name for name, profile in profiles.items() for alias in profile.aliases}
 
 
 def _unknown(text: str, by_name: dict[str, str]) -> ProfileError:

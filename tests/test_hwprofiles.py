@@ -1,12 +1,15 @@
 """Are the shipped GPU profiles right and sourced, and is every bad file refused in clear words?"""
 
+import json
 import re
 import subprocess
 import sys
 
 import pytest
 import yaml
-from hbmeter.hwprofiles import FOLDER, ProfileError, document, load, names
+from hbmeter import hwprofiles
+from hbmeter.experiments.cli import main
+from hbmeter.hwprofiles import FOLDER, ProfileError, document, load, loader, names
 from hbmeter.hwprofiles.loader import MAX_BYTES, parse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -276,3 +279,22 @@ def test_random_edits_only_raise_profile_error(data):
     length = data.draw(st.integers(0, 200))
     piece = data.draw(st.binary(max_size=8) | st.text(max_size=20).map(lambda s: s.encode()))
     survives(GOOD[:start].encode() + piece + GOOD[start + length :].encode())
+
+
+def test_files_with_mistakes_are_told_and_the_others_listed(tmp_path, monkeypatch, capsys):
+    """One broken file of the folder neither hides the others nor goes unnoticed."""
+    (tmp_path / "h200.yaml").write_text(GOOD, encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text("name: [1\n", encoding="utf-8")
+    (tmp_path / "two.yaml").write_text("name: two\nfull_name: 3\n", encoding="utf-8")
+    for module in (hwprofiles, loader):
+        monkeypatch.setattr(module, "FOLDER", tmp_path)
+    assert main(["gpus", "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert [gpu["name"] for gpu in json.loads(out)] == ["h200"]
+    lines = err.splitlines()
+    assert len(lines) == 2 and "mine.yaml" in lines[0] and "two.yaml" in lines[1]
+    assert "hbmeter gpus two" in lines[1]
+    assert load(load("h200").aliases[0]).name == "h200"
+    assert main(["gpus"]) == 2 and "h200" in capsys.readouterr().out
+    with pytest.raises(ProfileError, match="unknown GPU 'tow'; did you mean 'two'"):
+        load("tow")

@@ -2,7 +2,7 @@
 
 The speed-up of tiled over standard attention in the recorded runs, for each head dimension and
 mask, and the power of n that it grows with. It holds when every power is 1 within 0.2, and fails
-otherwise; the ratio of counted bytes stands beside.
+otherwise; counted bytes stand beside: how they grow, and their ratio.
 """
 
 from matplotlib.ticker import LogLocator
@@ -20,7 +20,7 @@ TOLERANCE = 0.2  # of a power of n
 
 
 def gather() -> dict:
-    """Speed-ups by (tiled kernel, d, mask) and length; ratios of bytes at the SM boundary."""
+    """Speed-ups by (tiled kernel, d, mask) and length; bytes at the SM boundary by length."""
     from .. import bench
 
     found = {}
@@ -37,13 +37,16 @@ def gather() -> dict:
                     found.setdefault(key, {})[problem.seq] = plain / tiled
     lengths = sorted({n for curve in found.values() for n in curve})
     return {"speedups": found, "lengths": lengths,
-            "byte_ratios": [_byte_ratio(n) for n in lengths]}
+            "standard_bytes": [theory.standard_paper_bytes(_problem(n)) for n in lengths],
+            "tiled_bytes": [_tiled_bytes(n) for n in lengths]}
 
 
-def _byte_ratio(n: int) -> float:
-    problem = Attention(1, 1, n, 128)
-    tiled = sum(map(sum, theory.bytes_by_tensor("flash2", problem, Tiles(128, 64)).values()))
-    return theory.standard_paper_bytes(problem) / tiled
+def _problem(n: int) -> Attention:
+    return Attention(1, 1, n, 128)
+
+
+def _tiled_bytes(n: int) -> int:
+    return sum(map(sum, theory.bytes_by_tensor("flash2", _problem(n), Tiles(128, 64)).values()))
 
 
 def judge(facts) -> Finding:
@@ -60,19 +63,35 @@ def judge(facts) -> Finding:
         numbers += [Number("measured", f"power of n, {words}", powers[key]),
                     Number("measured", f"{words}: speed-up at n {first:,} and {last:,}",
                            f"{curve[first]:.1f} and {curve[last]:.1f}", "×")]
-    numbers.append(Number("counted", f"ratio of bytes at the SM boundary, d 128, n "
-                          f"{facts['lengths'][0]:,} and {facts['lengths'][-1]:,}",
-                          f"{facts['byte_ratios'][0]:.1f} and {facts['byte_ratios'][-1]:.1f}", "×"))
+    moved = {name: facts[f"{name}_bytes"] for name in ("standard", "tiled")}
+    numbers += [Number("counted", f"power of n of {name} attention's bytes at the SM boundary, "
+                       "d 128, tiles 128 × 64", exponent(facts["lengths"], values))
+                for name, values in moved.items()]
+    numbers.append(Number("counted", f"ratio of these bytes at n {facts['lengths'][0]:,} and "
+                          f"{facts['lengths'][-1]:,}", " and ".join(_ratios(moved)), "×"))
     least, most = min(powers.values()), max(powers.values())
     ratios = [ratio for curve in curves.values() for ratio in curve.values()]
     growth = max(facts["lengths"]) / min(facts["lengths"])
     words = (f"Measured speed-ups are {min(ratios):.1f} to {max(ratios):.1f} and grow as "
-             f"n^{least:.2f} to n^{most:.2f} while n grows {growth:.0f}-fold; the ratio of bytes "
-             f"into and out of the SMs goes from {facts['byte_ratios'][0]:.1f} to "
-             f"{facts['byte_ratios'][-1]:.1f}.")
+             f"n^{least:.2f} to n^{most:.2f} while n grows {growth:.0f}-fold. {_of_bytes(facts)}")
     if least >= 1 - TOLERANCE and most <= 1 + TOLERANCE:
         return Finding(Verdict.HOLDS, words, tuple(numbers))
     return Finding(Verdict.FAILS, words, tuple(numbers))
+
+
+def _ratios(moved: dict) -> list[str]:
+    """Standard over tiled bytes at the least and the largest n."""
+    return [f"{moved['standard'][at] / moved['tiled'][at]:.1f}" for at in (0, -1)]
+
+
+def _of_bytes(facts) -> str:
+    """How the bytes into and out of the SMs grow, and what that makes of their ratio."""
+    moved = {name: facts[f"{name}_bytes"] for name in ("standard", "tiled")}
+    standard, tiled = (exponent(facts["lengths"], values) for values in moved.values())
+    first, last = _ratios(moved)
+    ratio = f"stays at {first}" if first == last else f"goes from {first} to {last}"
+    return (f"The bytes into and out of the SMs grow as n^{standard:.2f} in standard attention and "
+            f"as n^{tiled:.2f} in tiled; their ratio {ratio}.")
 
 
 @style.styled

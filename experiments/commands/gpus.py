@@ -3,6 +3,8 @@
   hbmeter gpus
   hbmeter gpus h200
   hbmeter gpus ./my-gpu.yaml      check and show your own profile
+
+The list leaves out files with mistakes: a line on stderr names each, and the exit code is 2.
 """
 
 
@@ -15,18 +17,39 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Print one profile, or a line for each."""
-    from ...hwprofiles import load, names
+    """Print one profile, or a line for each; 2 when the folder has files with mistakes."""
+    from ...hwprofiles import load
     from ..output import print_json
 
-    profiles = [load(args.name)] if args.name else [load(name) for name in names()]
+    if not args.name:
+        return _all(args.json)
+    profile = load(args.name)
     if args.json:
-        documents = [profile.model_dump(mode="json") for profile in profiles]
-        print_json(documents[0] if args.name else documents)
-    elif args.name:
-        _show(profiles[0])
+        print_json(profile.model_dump(mode="json"))
+    else:
+        _show(profile)
+    return 0
+
+
+def _all(as_json):
+    from ...hwprofiles import ProfileError
+    from ...hwprofiles.loader import load_all
+    from ..output import print_json
+
+    found, mistakes = load_all()
+    profiles = list(found.values())
+    if as_json:
+        print_json([profile.model_dump(mode="json") for profile in profiles])
     else:
         _list(profiles)
+    if mistakes:
+        raise ProfileError("\n".join(_brief(name, error) for name, error in mistakes.items()))
+
+
+def _brief(name, error):
+    first, *others = str(error).splitlines()
+    more = f" (and {len(others)} more: hbmeter gpus {name})" if others else ""
+    return f"{first}{more}"
 
 
 def _list(profiles):

@@ -113,11 +113,13 @@ def _recorded(args):
 
 
 def _measure(args):
+    from ...kernels import runner
     from ...simulator.errors import InputError
     from .. import grid, measure, records
 
     if args.out and os.path.isdir(args.out):  # known now rather than after minutes
         raise InputError(f"--out {args.out} is a folder; name a file")
+    runner.require_gpu()  # before the grid, whose making takes seconds
     points = grid.points(args.quick)
     if args.only is not None:
         points = grid.having(points, args.only.split(","))
