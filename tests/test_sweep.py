@@ -114,6 +114,39 @@ def test_rows_are_what_traffic_says_point_by_point(tmp_path):
         assert row["bound_s"] == found["time"]["bound_s"]
 
 
+def test_dropout_is_a_column_that_filters_and_pivots_know(tmp_path):
+    swept({"common": SHAPES | {"seq": 256, "br": 64, "bc": 32, "engine": "l2"}, "grid": {
+        "schedule": ["standard_separate", "flash2", "standard"], "dropout": [0, 0.25]}}, tmp_path)
+    rows = table.rows(tmp_path, "dropout = 0.25")
+    assert [row["schedule"] for row in rows] == ["standard_separate", "flash2", "standard"]
+    problem = Attention(batch=1, heads=2, head_dim=64, seq=256, dropout=0.25)
+    for row in rows[:2]:
+        found = traffic(row["schedule"], problem, load("h200"), Tiles(64, 32))
+        assert row["sm_write_bytes"] == found["sm"]["write_bytes"]
+        assert row["dram_read_bytes"] == found["dram"]["read_bytes"]
+    assert "standard takes no dropout" in rows[2]["why_not"]
+    wide = table.pivot(table.rows(tmp_path), ["schedule"], ["dropout"], "sm_write_bytes", "max")
+    separate = next(row for row in wide if row["schedule"] == "standard_separate")
+    none, some = (value for name, value in separate.items() if name != "schedule")
+    assert some > none  # its pass writes P, and the mask that the backward pass needs
+
+
+def test_a_point_with_other_dropout_is_another_point(tmp_path):
+    grid = {"common": SHAPES, "grid": {"seq": 256, "dropout": [0.1]}}
+    assert swept(grid, tmp_path).computed == 1
+    assert swept(grid, tmp_path).computed == 0
+    grid["grid"]["dropout"] = [0.1, 0.2]
+    assert swept(grid, tmp_path).computed == 1
+
+
+@pytest.mark.parametrize(("dropout", "says"), [
+    (1, "should be less than 1"), (-0.1, "should be greater than or equal to 0"),
+    (True, "should be a number"), ([0.1, 1.5], "grid.dropout.1: got 1.5"),
+])
+def test_a_dropout_that_is_no_probability_is_refused_before_anything_runs(dropout, says):
+    assert says in refusal({"grid": {"dropout": dropout}})
+
+
 def test_what_cannot_be_run_is_a_row_that_says_why(tmp_path):
     outcome = swept({"points": [{"br": 256, "bc": 256, "head_dim": 256}, {"kv_heads": 3},
                                 {"blocks_per_sm": 1000}]}, tmp_path)

@@ -33,6 +33,7 @@ MAX_VALUES = 10_000  # in one list
 CHOOSE = "choose"
 SHAPE_FIELDS = {"direction": "pass"}  # where the command line has another name than Attention
 TILES = ("br", "bc", "stages", "splits", "page", "kv_order")
+_SHARE = Annotated[float, Field(ge=0, lt=1)]  # a probability: dropout
 
 
 def _shape_type(name: str, hint: type, default: object) -> Any:
@@ -40,7 +41,7 @@ def _shape_type(name: str, hint: type, default: object) -> Any:
     if default is None:
         return Whole | None
     if hint is not str:
-        return {int: Whole, bool: bool, float: float}[hint]
+        return {int: Whole, bool: bool, float: _SHARE}[hint]
 
     def check(value: str, info: ValidationInfo) -> str:
         file = file_of(value) if name == "mask" else None
