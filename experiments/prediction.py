@@ -103,7 +103,8 @@ def _predict(asked: Asked, problem: Attention, gpu) -> tuple[Prediction, str]:
            else asked.kernel.executions(problem, asked.tiles))
     residents, source, spills = _residents(asked, problem, gpu, how)
     how = tuple(replace(x, spill_bytes=spills) for x in how)
-    return predict(program, gpu, how, blocks_per_sm=residents, order=asked.order), source
+    order = asked.order if asked.kernel is None else asked.kernel.issue_order(asked.order)
+    return predict(program, gpu, how, blocks_per_sm=residents, order=order), source
 
 
 def document(asked: Asked, problem: Attention, gpu, known: Attention | None,

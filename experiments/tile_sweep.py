@@ -8,14 +8,18 @@ one that calibrated predictions take as known. Recorded in ``recorded/tiles/``.
 
 import argparse
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from pathlib import Path
 
+import numpy as np
+
 from .. import kernels
 from ..kernels.base import tensor_shape
+from ..kernels.probes import launch as launch_probe
 from ..simulator.errors import InputError
 from ..simulator.problem import Attention
 from ..simulator.tiles import Tiles
@@ -26,11 +30,14 @@ from .progress import Progress
 
 SAMPLES = 5
 BATCH_MS = 2.5  # of back-to-back launches in one sample
+QUEUED_MAX = 400  # launches of a batch; a stream takes about a thousand before the host waits
+HOST_S = 15e-6  # that the host takes for a launch, as long as it takes no more
 COMPILERS = 12  # builds at once
 ROWS, COLUMNS, STAGES = (32, 64, 96, 128, 256), (32, 64, 96, 128), (1, 2)
 FOLDER = records.FOLDER / "tiles"
 NOTES = {"clocks": "left alone", "times": "CUDA event time of a batch of back-to-back calls over "
-         f"their number, a batch about {BATCH_MS} ms or one call: the host's launching is hidden"}
+         f"their number, a batch about {BATCH_MS} ms or one call; all of them are queued behind a "
+         "kernel that waits before the first begins, so that none waits for the host"}
 
 
 def _shape(heads, seq, head_dim, mask="full", order="row", **more):
@@ -92,19 +99,23 @@ def calibrators() -> frozenset[Point]:
     )
 
 
-def measure(wanted: list[Point], report) -> list[dict]:
-    """One dict a point that this GPU can run: the point, its attributes and its times."""
+def measure(wanted: list[Point], report, rounds: int = 1, samples: int = SAMPLES) -> list[dict]:
+    """One dict a point that this GPU can run: the point, its attributes and its times, ``samples``
+    in each of ``rounds`` over all points: clocks that drop for a while slow only some of them."""
     _build(wanted, report)
-    report.start("timing", len(wanted))
-    found = []
-    for number, point in enumerate(wanted):
+    report.start("timing", rounds * len(wanted))
+    found: dict[Point, dict] = {}
+    for number, point in enumerate(wanted * rounds):
         report.step(number, point)
         try:
-            found.append(point.document | _time(point))
+            attributes, times = _time(point, samples)
         except InputError as error:
             report.note(f"left out: {error}")
+            continue
+        one = found.setdefault(point, point.document | {"attributes": attributes, "times_ms": []})
+        one["times_ms"] += times
     report.end()
-    return found
+    return list(found.values())
 
 
 def _build(wanted: list[Point], report) -> None:
@@ -153,31 +164,42 @@ def _inputs(problem: Attention):
     return inputs, saved | {"dO": normal("dO")}
 
 
-def _time(point: Point) -> dict:
+def _time(point: Point, samples: int) -> tuple[dict | None, list[float]]:
     """Attributes, and milliseconds of a call over batches of back-to-back calls."""
     from ..kernels import runner
 
     inputs, more = _inputs(point.problem)
-    launch = runner.Prepared(kernels.get(point.kernel), point.problem, point.tiles,
-                             *inputs, point.order, False, None, more).launch
-    launch()
-    once_ms = _batch_ms(launch, 1)
-    batch = max(1, round(BATCH_MS / once_ms))
-    times = [_batch_ms(launch, batch) / batch for _ in range(SAMPLES)]
-    return {"attributes": _attributes(point), "batch": batch, "times_ms": times}
+    prepared = runner.Prepared(kernels.get(point.kernel), point.problem, point.tiles,
+                               *inputs, point.order, False, None, more)
+    prepared.launch()
+    once_ms = _batch_ms(prepared, 1)
+    most = max(QUEUED_MAX // len(prepared.functions), 1)
+    batch = min(max(round(BATCH_MS / once_ms), 1), most)
+    return _attributes(point), [_batch_ms(prepared, batch) / batch for _ in range(samples)]
 
 
-def _batch_ms(launch, batch: int) -> float:
+def _batch_ms(prepared, batch: int) -> float:
+    """Milliseconds of so many calls, queued while a kernel keeps the GPU waiting; for longer, and
+    all again, when the host took longer."""
     from ..kernels import runner
 
     cuda = runner.require_gpu().cuda
-    start, stop = cuda.Event(), cuda.Event()
-    start.record()
-    for _ in range(batch):
-        launch()
-    stop.record()
-    stop.synchronize()
-    return cuda.get_elapsed_time(start, stop)
+    wait = launch_probe.waiting()
+    hold_s = HOST_S * batch * len(prepared.functions)
+    while True:
+        start, stop = cuda.Event(), cuda.Event()
+        cuda.runtime.deviceSynchronize()
+        began = time.perf_counter()
+        wait((1,), (1,), (np.uint64(hold_s * 1e9),))
+        start.record()
+        for _ in range(batch):
+            prepared.launch()
+        stop.record()
+        in_time = time.perf_counter() - began < hold_s
+        stop.synchronize()
+        if in_time:
+            return cuda.get_elapsed_time(start, stop)
+        hold_s *= 2
 
 
 def recorded() -> list[dict]:

@@ -2,14 +2,15 @@
 
 A point is held out by its hash (grid.py), as for the L2 model: the time model was developed on the
 other third. It is *fresh* if it was first measured when the model was finished
-(held_out_times.py). *Zero-shot* uses nothing measured on the kernel. *Calibrated* multiplies by one
-factor a build (kernel, head_dim, dtype, tiles, blocks per SM): measured over predicted on the one
-small shape that is timed for it, in the same run for fresh points and benchmarks, else in the tile
-sweep (tile_sweep.py); the small shapes' own points are then left out.
+(held_out_times.py); those of an earlier list than the last were looked at since and count as
+developed on. *Zero-shot* uses nothing measured on the kernel. *Calibrated* multiplies by one factor
+a build (kernel, head_dim, dtype, tiles, blocks per SM): measured over predicted on the one small
+shape that is timed for it, in the same run for points of held_out_times.py and benchmarks, else in
+the tile sweep (tile_sweep.py); the small shapes' own points are then left out.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import mean, median
 
@@ -18,7 +19,8 @@ import numpy as np
 from .. import kernels
 from ..simulator import schedules
 from ..simulator.bounds import program_bound
-from ..simulator.execution import Execution, multiplier_of
+from ..simulator.execution import Execution, multiplier_of, multiplies
+from ..simulator.occupancy import occupancy
 from ..simulator.problem import Attention
 from ..simulator.tiles import Tiles
 from ..simulator.time_model import Prediction, predict
@@ -43,12 +45,15 @@ class Timed:
     by_itself: bool
     blocks_per_sm: tuple[int, ...]
     gpu: object
+    attributes: dict = field(default_factory=dict, repr=False, compare=False)
     fresh: bool = False
 
     @property
     def part(self) -> str:
         """Which of PARTS it belongs to."""
-        return "fresh" if self.fresh else PARTS[self.point.held_out]
+        if self.fresh:
+            return PARTS[2]
+        return PARTS[0 if self.family.startswith("held") else self.point.held_out]
 
     @cached_property
     def program(self):
@@ -60,7 +65,7 @@ class Timed:
     def prediction(self) -> Prediction:
         """Zero-shot."""
         return predict(self.program, self.gpu, executions(self.point),
-                       blocks_per_sm=self.blocks_per_sm, order=self.point.order)
+                       blocks_per_sm=self.blocks_per_sm, order=issue_order(self.point))
 
     @property
     def bound(self):
@@ -70,14 +75,19 @@ class Timed:
 
     @property
     def build(self) -> tuple:
-        """What a calibration factor belongs to: a kernel, compiled for tiles, at an occupancy."""
-        return (*self.compiled, self.blocks_per_sm, self.family)
+        """What a calibration factor belongs to: a kernel, compiled for tiles, at an occupancy of
+        the launches that multiply."""
+        phases = zip(self.program.phases, self.blocks_per_sm, strict=True)
+        residents = tuple(m for phase, m in phases if multiplies(self.program, phase))
+        return (*self.compiled, residents, self.family)
 
     @property
     def family(self) -> str:
         """Runs that one calibrating run stands for: a benchmark keeps the GPU busy for minutes, and
         its clocks lower than the others'."""
-        return self.source.split()[0] if self.source.startswith(("bench", "held")) else "tiles"
+        if self.source.startswith("held"):
+            return self.source
+        return "bench" if self.source.startswith("bench") else "tiles"
 
     @property
     def calibrates(self) -> bool:
@@ -85,8 +95,9 @@ class Timed:
         problem = self.point.problem
         if self.family == "bench":
             return problem.seq == BENCH_CALIBRATES and problem.mask == "full"
-        known = held_out_times.calibrators() if self.fresh else tile_sweep.calibrators()
-        return self.point in known and not self.by_itself
+        if self.family.startswith("held"):
+            return held_out_times.calibrates(self.point)
+        return self.point in tile_sweep.calibrators() and not self.by_itself
 
     @property
     def compiled(self) -> tuple:
@@ -106,6 +117,11 @@ class Timed:
         return prediction.seconds + prediction.first_launch_s * self.by_itself
 
 
+def issue_order(point: Point) -> str:
+    """The order in which the point's kernel issues its tiles."""
+    return kernels.get(point.kernel).issue_order(point.order)
+
+
 def executions(point: Point) -> tuple[Execution, ...] | None:
     """What the point's kernel declares, or None."""
     return kernels.get(point.kernel).executions(point.problem, point.tiles)
@@ -122,16 +138,17 @@ def timed() -> list[Timed]:
                             ("held out", held_out_times.recorded())):
         for record in documents:
             profile = _profile(record)
+            fresh = kind == "held out" and held_out_times.is_fresh(record)
             found += [replace(_timed(Point.of(data), f"{kind} {record['name']}", data, False,
-                                     profile), fresh=kind == "held out")
+                                     profile), fresh=fresh)
                       for data in record["points"]]
     found += _bench(found)
     return [x for x in found if executions(x.point) is not None]
 
 
 def _bench(others: list[Timed]) -> list[Timed]:
-    """The points of recorded benchmarks whose build another record has the blocks per SM of."""
-    residents = {x.compiled: x.blocks_per_sm for x in others if x.point.blocks_per_sm is None}
+    """The points of recorded benchmarks whose build another record has the registers of."""
+    built = {x.compiled: x.attributes for x in others}
     found = []
     for record in bench.recorded():
         profile = _profile(record)
@@ -146,9 +163,18 @@ def _bench(others: list[Timed]) -> list[Timed]:
                 point, times = Point(name, problem, tiles), entry["times_ms"]
                 x = Timed(point, f"bench {record['name']}", median(times), min(times), False, (1,),
                           profile)
-                if x.compiled in residents:
-                    found.append(replace(x, blocks_per_sm=residents[x.compiled]))
+                if x.compiled in built:
+                    found.append(replace(x, blocks_per_sm=_residents(x, built[x.compiled])))
     return found
+
+
+def _residents(x: Timed, attributes: dict) -> tuple[int, ...]:
+    """Blocks per SM of each launch, whose threads depend on more than the build does."""
+    launches = kernels.get(x.point.kernel).launches(x.point.problem, x.point.tiles)
+    return tuple(max(occupancy(
+        x.gpu, launch.threads, attributes[launch.entry]["registers"],
+        launch.shared_bytes + attributes[launch.entry]["static_shared_bytes"]).blocks_per_sm, 1)
+        for launch in launches)
 
 
 def _profile(record: dict):
@@ -158,7 +184,8 @@ def _profile(record: dict):
 def _timed(point: Point, source: str, data: dict, by_itself: bool, gpu) -> Timed:
     resident = tuple(max(x["blocks_per_sm"], 1) for x in data["attributes"].values())
     times = data["times_ms"]
-    return Timed(point, source, median(times), min(times), by_itself, resident, gpu)
+    return Timed(point, source, median(times), min(times), by_itself, resident, gpu,
+                 data["attributes"])
 
 
 def rows(points: list[Timed], *, bounds: bool = True) -> list[dict]:
@@ -259,7 +286,7 @@ def limiters() -> list[dict]:
             resident = _resident(point, profile)
             prediction = predict(
                 schedules.build(kernels.get(point.kernel).schedule, point.problem, point.tiles),
-                profile, executions(point), blocks_per_sm=resident, order=point.order)
+                profile, executions(point), blocks_per_sm=resident, order=issue_order(point))
             unit, shares = busy_units.busiest(data["launches"])
             busy = defaultdict(float)
             for phase in prediction.phases:

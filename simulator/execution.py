@@ -76,6 +76,7 @@ class Execution:
     persistent: bool = False  # a grid of as many blocks as fit: the next tile's loads come early
     filled: float = 1.0  # of the elements of a tile, on average: threads skip the others
     younger_pace: float = 1.0
+    loading_warps: int = 0  # of a thread block; they only load
 
     @property
     def warps(self) -> int:
@@ -198,7 +199,8 @@ def softmax_alone(columns: int, step: int, threads: int, *, resident: bool = Fal
 
 _MMA = 16 * 8 * 16  # multiply-adds of one mma.sync
 _FRAGMENT = 256  # elements of one ldmatrix.x4, 4 wavefronts
-_WGMMA = 64 * 8 * 16  # multiply-adds of wgmma's narrowest form
+GROUP = 128  # threads of a warpgroup
+_WGMMA_ROWS, _WGMMA_DEPTH = 64, 16  # of one wgmma, which has as many columns as asked
 _SOFTMAX = {  # for a score: a maximum, an FFMA and ex2, an addition, half a conversion
     "row_max": Cost(slow=1, waits=2), "exp_minus": Cost(2, waits=1), "row_sum": Cost(1),
     "copy": Cost(slow=0.5), "div_rows": Cost(1, 1, waits=2), "log": Cost(slow=4, waits=2),
@@ -270,18 +272,19 @@ def mma_sync(rows_of_warp: int, columns: int, threads: int, *, stages: int) -> E
 def wgmma(columns: int, consumers: int, *, ping_pong: bool = True,
           multicast: int = 1) -> Execution:
     """FlashAttention-3: wgmma reads K and V from shared memory once for 64 rows (Q too, P from
-    registers), TMA loads; consumer warpgroups beside one producer, in ping-pong."""
+    registers), TMA loads; consumer warpgroups beside one producer, in ping-pong. O is rescaled only
+    when a maximum has grown much."""
     streamed, resident = 2 / WAVEFRONT_BYTES / 64, 2 / WAVEFRONT_BYTES / columns
 
     def product(wavefronts: float) -> Cost:
-        return Cost(WARP / _WGMMA, 0.0, wavefronts, waits=1)
+        return Cost(GROUP / (_WGMMA_ROWS * columns * _WGMMA_DEPTH), 0.0, wavefronts, waits=1)
 
     return Execution(
-        "wgmma", 128 * (consumers + 1),
+        "wgmma", GROUP * (consumers + 1),
         _SOFTMAX | {"mask": Cost(slow=4), "dot_t": product(streamed + resident),
-                    "dot_add": product(streamed), "mul_rows": Cost(1)},
+                    "dot_add": product(streamed)},
         masks_edges=True, ping_pong=ping_pong, prefetch="trip", instructions_per_byte=0.01,
-        multicast=multicast, persistent=True,
+        multicast=multicast, persistent=True, loading_warps=GROUP // WARP,
     )
 
 
@@ -297,7 +300,7 @@ def generic(program: Program, gpu: "Profile") -> tuple[Execution, ...]:
     for phase in program.phases:
         if phase.axes and phase.axes[0].step == 1:
             found.append(softmax_rows(problem.kv_seq))
-        elif not _multiplies(program, phase):
+        elif not multiplies(program, phase):
             found.append(streaming(STREAMING_THREADS, 2))
         elif problem.dtype_bytes == 2 and peak and peak > gpu.flops.fp32:
             rows = 32 if tiles.br % 32 == 0 and tiles.br >= 128 and _fits(
@@ -312,7 +315,8 @@ def generic(program: Program, gpu: "Profile") -> tuple[Execution, ...]:
     return tuple(found)
 
 
-def _multiplies(program: Program, phase: Phase) -> bool:
+def multiplies(program: Program, phase: Phase) -> bool:
+    """Whether a phase has products."""
     ops = program.tape[phase.first:phase.end]
     return any(BY_CODE[row["op"]].unit == Unit.MATMUL for row in ops[ops["kind"] == Kind.COMPUTE])
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import queueing
+from . import dram_rule, queueing
 from .engines.dispatch import makespan
 from .engines.executions import executions
 from .execution import WAVEFRONT_BYTES, Execution
-from .grid_order import ROW, Order, heads_in_flight, issue
+from .grid_order import ROW, Order, issue
 from .ops import BY_CODE, Unit
 from .problem import Attention
-from .program import Program, Role, Tile
+from .program import Program, Tile
 from .rates import rates
 from .tape import Kind, Record
 
@@ -92,8 +92,9 @@ class Phase:
         self.own_rows = 1.0  # of a thread block's tile, on average
         for axis in self.phase.axes[:1]:
             self.own_rows = axis.extent / (axis.blocks * axis.step)
-        self.moved = self._moved(_MOVES)
-        self.groups = how.warps / gpu.subpartitions_per_sm  # of warps, in one thread block
+        self.moved = self.bytes_moved(_MOVES)
+        # Of warps that compute, in one thread block.
+        self.groups = (how.warps - how.loading_warps) / gpu.subpartitions_per_sm
 
     def _counts(self, number: int) -> np.ndarray:
         """Executions of each instruction by each thread block; of masking, only those of tiles
@@ -111,34 +112,36 @@ class Phase:
         return counts
 
     def settle(self, found: PhaseTime) -> None:
-        """Take the clock from how busy the multiplier was."""
-        busy = found.unit_seconds[UNITS[_MATMUL]] / found.seconds
+        """Take the clock from how busy the GPU's multipliers were."""
+        busy = found.unit_seconds[UNITS[_MATMUL]] / found.seconds * self.active / self.gpu.sm_count
         self.rates = rates(self.gpu, self.how.multiplier, self.program.problem.dtype, min(busy, 1))
 
     def time(self, resident: int, order: Order, dram_bytes: float | None) -> PhaseTime:
         """Seconds with ``resident`` thread blocks on an SM."""
         demands, delays = self._costs()
-        from_dram = self._dram_bytes(resident, order)
+        from_dram = dram_rule.from_dram(self, resident, order)
+        self.dram_rate = self.rates.dram_bytes(dram_rule.written_share(self, from_dram))
         if dram_bytes is None:
             dram_bytes = sum(from_dram.values())
         totals = self.counts @ demands + self._spills()
-        totals[:, _DRAM] = dram_bytes / self.blocks / self.rates.gpu_dram_bytes * self.active
+        totals[:, _DRAM] = dram_bytes / self.blocks / self.dram_rate * self.active
         waited = (self._waited(demands, totals) + self._spills()) / self.groups
         seen = waited - self._hidden(demands) / self.groups
         delay = self.counts @ delays
         delay += self._exposed_loads(seen, demands, self._latencies(from_dram))
-        if self.how.ping_pong:  # nothing runs under the first trip
-            delay += (totals[:, :_BOUNDARY].sum(axis=1) - totals.max(axis=1)) / self._trips()
+        if self.how.ping_pong:
+            delay += self._out_of_step(waited, self.counts @ delays)
         by_itself = queueing.alone(seen.mean(axis=0), delay.mean(), self.how.strips)
         own = np.where(np.arange(len(UNITS)) == _DRAM, 0.0, totals.mean(axis=0))
         cycles = queueing.residence(
             waited.mean(axis=0), own / self.groups, by_itself,
-            max(int(self.groups), 1), max(ceil(resident * self.groups), 1))
+            1 if self.how.ping_pong else max(int(self.groups), 1),
+            max(ceil(resident * self.groups), 1), meet=np.arange(len(UNITS)) < _BOUNDARY)
         customers = np.arange(1, resident + 1) * self.groups
         weights = seen.sum(axis=1) + delay
         beside = np.interp(customers, np.arange(1, len(cycles) + 1), cycles)
         total = max(self._makespan(weights / weights.mean(), order, beside, from_dram),
-                    self.rates.dram_latency + dram_bytes / self.rates.gpu_dram_bytes)
+                    self.rates.dram_latency + dram_bytes / self.dram_rate)
         busy = totals.mean(axis=0) * self.blocks / self.active / self.rates.clock_hz
         return PhaseTime(self.phase.name, float(total) / self.rates.clock_hz,
                          dict(zip(UNITS, busy.tolist(), strict=True)), self.blocks, resident,
@@ -158,27 +161,47 @@ class Phase:
             weights, heads, sms = np.ones(1), ceil(self.blocks / self.gpu.sm_count), 1
         else:
             issued = issue(order, self.program.problem, heads, self.per_head)
-        return once + makespan(weights, heads, issued, sms, beside, begin + end, load)
+        return once + makespan(weights, heads, issued, sms, beside, begin + end, load,
+                               self.how.younger_pace)
 
     def _around(self, from_dram: dict[int, float], in_step: bool) -> tuple[float, float, float]:
         """Cycles from room for a thread block until its first loads begin to arrive, until all of
         them are there, and of its stores."""
-        rate = self.rates
-        begin, load, end, dram = rate.block_start, 0.0, 0.0, 0.0
-        for row in self.tape[np.isin(self.tape["kind"], _MOVES)]:
+        rate, latencies = self.rates, self._latencies(from_dram)
+        latency, load, end, dram = 0.0, 0.0, 0.0, 0.0
+        for row in self._outer_moves():
             size, tensor = self._bytes(row), int(row["tensor"])
             share = min(from_dram[tensor] / max(self.moved[tensor], 1), 1)
-            if row["kind"] == Kind.LOAD and self.how.prefetch != "none":
-                load += size / rate.boundary_bytes(self.active)
-                dram += size * share
-            elif row["kind"] == Kind.STORE:
+            if row["kind"] == Kind.STORE:
                 end += size / rate.block_store_bytes
                 dram += size * share
-        if self.how.prefetch != "none":
-            begin += rate.dram_latency
+            elif self.how.prefetch != "none":
+                load += size / rate.boundary_bytes(self.active)
+                dram += size * share
+                latency = max(latency, latencies[tensor])
         if in_step:
-            load = max(load, dram * self.active / rate.gpu_dram_bytes)
-        return begin, load, end
+            load = max(load, dram * self.active / self.dram_rate)
+        return rate.block_start + latency, load, end
+
+    def _outer_moves(self) -> list[Record]:
+        """What a thread block loads before it stores anything, and what it stores last: a move of
+        each tensor."""
+        runs = self.counts.max(axis=0) > 0
+        stores, loads = (np.flatnonzero((self.tape["kind"] == kind) & runs)
+                         for kind in (Kind.STORE, Kind.LOAD))
+        if len(stores):
+            loads = loads[loads < stores[0]]
+        first = {int(self.tape[address]["tensor"]): address for address in loads[::-1]}
+        last = {int(self.tape[address]["tensor"]): address for address in stores}
+        return [self.tape[address] for address in (*first.values(), *last.values())]
+
+    def _out_of_step(self, waited: np.ndarray, delays: np.ndarray) -> np.ndarray:
+        """Cycles of each thread block in which its warpgroups' turns do not fill the busiest unit:
+        their first products wait for each other, and over the last softmax there is none."""
+        apart = waited.sum(axis=1) - waited.max(axis=1) + delays
+        first = (self.groups - 1) * waited[:, _MATMUL] / 2  # of a trip's two products
+        cycles: np.ndarray = (apart + first) / self._trips()
+        return cycles
 
     def _costs(self) -> tuple[np.ndarray, np.ndarray]:
         """Of one execution of each instruction by a thread block: cycles on each unit with an SM
@@ -226,33 +249,7 @@ class Phase:
         """Whether thread blocks load the same tile at the same time: they walk it alike."""
         return self.program.problem.mask == "full" and row["row_var"] > 0
 
-    def _dram_bytes(self, resident: int, order: Order) -> dict[int, float]:
-        """DRAM bytes of each tensor without simulating the L2: what is touched moves once, but for
-        outputs and what is smaller than the L2 and lives between phases; of bytes read again, what
-        the heads in flight do not keep in L2 is read once a pass, and blocks of a head that are in
-        flight together walk it together."""
-        l2, found = self.gpu.l2, {}
-        reads, writes = self._moved((Kind.LOAD,)), self._moved((Kind.STORE, Kind.REDUCE))
-        sizes = {index: self.program.tensor_bytes(self.program.tensors[index])
-                 for index in {*reads, *writes}}
-        slots, blocks = self.gpu.sm_count * resident, self.per_head
-        heads = heads_in_flight(order, self.program.problem, self.heads, blocks, slots)
-        walkers = max(min(slots / heads, blocks), 1)
-        again = sum(sizes[index] for index in reads if reads[index] > sizes[index])
-        kept = l2.size_bytes / (l2.partitions if blocks > 1 else 1)
-        missed = max(1 - kept / max(again * heads / self.heads, 1), 0)
-        for index, size in sizes.items():
-            once = 0.0
-            tensor = self.program.tensors[index]
-            if index in reads and (tensor.role == Role.INPUT or size > l2.size_bytes):
-                once += min(size, reads[index])
-            if index in writes and size > l2.size_bytes:
-                once += size
-            passes = reads.get(index, 0) / size / walkers
-            found[index] = once + missed * size * max(passes - 1, 0)
-        return found
-
-    def _moved(self, kinds: tuple[Kind, ...]) -> dict[int, float]:
+    def bytes_moved(self, kinds: tuple[Kind, ...]) -> dict[int, float]:
         """Bytes over the SM boundary of each tensor, whole tiles."""
         found: dict[int, float] = {}
         executed = self.counts.mean(axis=0) * self.blocks
@@ -289,12 +286,14 @@ class Phase:
     def _waited(self, demands: np.ndarray, totals: np.ndarray) -> np.ndarray:
         """[block, unit] cycles at which warps wait for a unit: loads ahead of their use are not
         waited for; of slow instructions only what the issue does not show; the FMA units' products
-        are their issue; in ping-pong only the busiest unit shows."""
-        if self.how.ping_pong:
-            return np.where(totals == totals.max(axis=1, keepdims=True), totals, 0.0)
+        are their issue; wgmma reads its operands itself, while it multiplies."""
         seen = demands
         if self.how.prefetch != "none":
             seen = np.where((self.tape["kind"] == Kind.LOAD)[:, None], 0.0, demands)
+        if self.how.multiplier == "wgmma":
+            products, seen = demands[:, _MATMUL] > 0, seen.copy()
+            seen[products, _MATMUL] = demands[products][:, [_MATMUL, _SMEM]].max(axis=1)
+            seen[products, _SMEM] = 0.0
         waited: np.ndarray = self.counts @ seen
         waited[:, _ALU] /= 2
         if self.how.multiplier == "fma":
@@ -316,7 +315,7 @@ class Phase:
     def _latencies(self, from_dram: dict[int, float]) -> dict[int, float]:
         """Cycles to each tensor's first byte: that of DRAM for the share that comes from there."""
         near, far = self.rates.l2_latency, self.rates.dram_latency
-        loaded = self._moved((Kind.LOAD,))
+        loaded = self.bytes_moved((Kind.LOAD,))
         return {index: near + (far - near) * min(from_dram[index] / max(size, 1), 1)
                 for index, size in loaded.items()}
 

@@ -22,14 +22,16 @@ def alone(demands: np.ndarray, delay: float, strips: int) -> float:
 
 
 def residence(demands: np.ndarray, totals: np.ndarray, by_itself: float, together: int,
-              customers: int) -> np.ndarray:
+              customers: int, meet: np.ndarray | bool = True) -> np.ndarray:
     """Cycles that a customer takes beside others, for 1 … ``customers`` of them.
 
     ``demands`` [unit] are the cycles at each unit that a customer waits for, ``totals`` all that
     it asks of the units (what runs unseen included): no unit gives more than all of its time.
-    ``by_itself`` is its cycle alone, ``together`` how many customers meet at barriers.
+    ``by_itself`` is its cycle alone, ``together`` how many customers meet at barriers. They wait
+    for the slowest at the units that ``meet`` names [unit]; from beyond the SM all of them are
+    served at once.
     """
-    slowest = sum(1 / k for k in range(1, together + 1))
+    slowest = np.where(meet, sum(1 / k for k in range(1, together + 1)), 1.0)
     queues, found = np.zeros(len(demands)), np.zeros(customers)
     for number in range(1, customers + 1):
         waits = demands * queues * slowest

@@ -45,7 +45,7 @@ class Rates:
     gpu_l2_added: float
     port_bytes: tuple[tuple[float, float], ...]  # (SMs that load, bytes into each)
     block_store_bytes: float
-    gpu_dram_bytes: float
+    gpu_dram_bytes: tuple[float, float, float]  # read, half read and half written, written
     l2_latency: float
     dram_latency: float
     pipeline_latency: float
@@ -53,6 +53,10 @@ class Rates:
     block_start: float
     launch_alone_s: float
     launch_gap_s: float
+
+    def dram_bytes(self, written: float) -> float:
+        """Bytes of DRAM in a clock, when such a share of them is written."""
+        return float(np.interp(written, (0.0, 0.5, 1.0), self.gpu_dram_bytes))
 
     def boundary_bytes(self, active_sms: int, kind: int = Kind.LOAD,
                        together: bool = False) -> float:
@@ -87,7 +91,8 @@ def rates(gpu: "Profile", multiplier: str, dtype: str, busy: float = 1.0) -> Rat
         measured("l2_add", L2_ADDED * gpu.sm_count * clock) / clock,
         _ports(gpu),
         measured("block_store", BLOCK_STORE_BYTES_PER_CLOCK),
-        measured("hbm_read", gpu.hbm_bytes_per_s) / clock,
+        tuple(measured(name, gpu.hbm_bytes_per_s) / clock
+              for name in ("hbm_read", "hbm_copy_kernel", "hbm_write")),
         measured("l2_latency", latency.l2 or L2_CYCLES),
         measured("hbm_latency", latency.hbm or DRAM_CYCLES),
         measured("smem_latency", latency.smem or SMEM_CYCLES),
@@ -134,7 +139,8 @@ def _clock_while(gpu: "Profile", multiplier: str, busy: float, full: float) -> f
     found = gpu.measured.get({"mma_sync": "mma_fp16_clock", "wgmma": "wgmma_fp16_clock"}.get(
         multiplier, ""))
     curve = [pair for pair in getattr(found, "curve", None) or () if pair[0] < gpu.sm_count]
-    sms, clocks = zip(*curve, (gpu.sm_count, full), strict=True)
+    none = (0, gpu.boost_clock_hz if curve else full)
+    sms, clocks = zip(none, *curve, (gpu.sm_count, full), strict=True)
     return float(np.interp(busy * gpu.sm_count, sms, clocks))
 
 

@@ -4,6 +4,7 @@ Importing this needs no CuPy.
 """
 
 import time
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,12 @@ def measure(bench: Bench) -> None:
             bench.add("empty_blocks", grid, "blocks", _timed(bench, lambda g=grid, t=threads: empty(
                 (g,), (t,), ())), threads=threads, sms=bench.sms)
     _turns(bench, function("turns"))
+
+
+@cache
+def waiting():
+    """The kernel of one thread that keeps the GPU waiting for so many nanoseconds (uint64)."""
+    return Bench().functions(SOURCE)("wait")
 
 
 def _timed(bench: Bench, run) -> list[dict]:

@@ -31,23 +31,18 @@ def place_of(index: int, heads: int, blocks: int, order: np.ndarray) -> tuple[in
 
 @njit
 def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
-             residence: np.ndarray, begin: Any = 0.0, load: Any = 0.0) -> float:
+             residence: np.ndarray, begin: Any = 0.0, load: Any = 0.0, pace: Any = 1.0) -> float:
     """Cycles until the last thread block ends; ``order`` as in place_of.
 
     ``weights`` is each block's work over the mean, for one head; ``residence[m − 1]`` the cycles
     of a block of mean work while m share its SM alike. The first blocks go one to each SM, then a
     second to each; a block that ends makes room for the next in grid order. A block works from
     ``begin`` + ``load`` cycles after there is room for it on and leaves the units to others until
-    then; what an SM's blocks load comes in one after the other. Warp schedulers serve the oldest
-    first: of m that work the oldest goes on as if it were alone, the next has what two do together
-    beyond that, and so on; together they do m / residence[m − 1].
+    then; what an SM's blocks load comes in one after the other. Of m that work each goes on at
+    ``pace`` times the speed of the next older one; together they do m / residence[m − 1].
     """
     per_head, most = len(weights), len(residence)
-    total = per_head * heads
-    speeds, together = np.empty(most), 0.0
-    for others in range(most):
-        before, together = together, (others + 1) / residence[others]
-        speeds[others] = together - before
+    total, speeds = per_head * heads, _speeds(residence, pace)
     left = np.zeros((sm_count, most))  # work of each resident in mean blocks, the oldest first
     ready = np.zeros((sm_count, most))  # when each begins to work
     arrived = np.zeros(sm_count)  # the last of an SM's first loads
@@ -86,16 +81,39 @@ def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
     return last
 
 
+@njit
+def _speeds(residence: np.ndarray, pace: float) -> np.ndarray:
+    """[m, k] mean blocks a cycle of the k-th oldest of m that work."""
+    most = len(residence)
+    speeds = np.zeros((most + 1, most))
+    for m in range(1, most + 1):
+        shares = 0.0
+        for k in range(m):
+            shares += pace ** k
+        for k in range(m):
+            speeds[m, k] = m / residence[m - 1] * pace ** k / shares
+    return speeds
+
+
+@borrowing
+def _working(ready: np.ndarray, residents: int, now: float) -> int:
+    """How many of an SM's residents have begun."""
+    count = 0
+    for slot in range(residents):
+        count += ready[slot] <= now
+    return count
+
+
 @borrowing
 def _work(left: np.ndarray, ready: np.ndarray, residents: int, speeds: np.ndarray, before: float,
           now: float) -> int:
     """Moves an SM on from ``before`` to ``now``; how many of its residents stay, the oldest
     first. None begins in between."""
-    kept, working = 0, 0
+    kept, working, together = 0, 0, _working(ready, residents, before)
     for slot in range(residents):
         rest = left[slot]
         if ready[slot] <= before:
-            rest -= (now - before) * speeds[working]
+            rest -= (now - before) * speeds[together, working]
             working += 1
         if rest > DONE:
             left[kept], ready[kept] = rest, ready[slot]
@@ -107,13 +125,12 @@ def _work(left: np.ndarray, ready: np.ndarray, residents: int, speeds: np.ndarra
 def _next_event(left: np.ndarray, ready: np.ndarray, residents: int, speeds: np.ndarray,
                 now: float) -> float:
     """When the first of an SM's residents ends or begins."""
-    soonest, working = np.inf, 0
+    soonest, working, together = np.inf, 0, _working(ready, residents, now)
     for slot in range(residents):
         if ready[slot] > now:
             soonest = min(soonest, ready[slot])
             continue
-        if speeds[working] > 0:
-            soonest = min(soonest, now + max(left[slot], DONE) / speeds[working])
+        soonest = min(soonest, now + max(left[slot], DONE) / speeds[together, working])
         working += 1
     return soonest
 

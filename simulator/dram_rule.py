@@ -1,0 +1,75 @@
+"""DRAM bytes of a launch by a rule, where the L2 is not simulated (engines/l2.py does that).
+
+Every input comes from DRAM once. What a program writes goes there, and what it reads again comes
+back, as far as the L2 cannot keep what passes by in between.
+"""
+
+from typing import TYPE_CHECKING
+
+from .grid_order import Order, heads_in_flight
+from .program import Role
+from .tape import Kind
+
+if TYPE_CHECKING:
+    from .phase_time import Phase
+
+STORES = (Kind.STORE, Kind.REDUCE)
+
+
+def from_dram(phase: "Phase", resident: int, order: Order) -> dict[int, float]:
+    """Bytes of each tensor (by its index) to and from DRAM.
+
+    Between two reads of a byte pass, of the heads in flight: all of what is read again, and one
+    pass's share of the rest. Blocks of a head that are in flight together walk it together; but
+    of a grid of row blocks by column blocks, all row blocks pass between two reads of a column
+    block's tensor, and the row block's is read again at once.
+    """
+    program, heads_of_grid, blocks = phase.program, phase.heads, phase.per_head
+    reads, writes = phase.bytes_moved((Kind.LOAD,)), phase.bytes_moved(STORES)
+    sizes = {index: program.tensor_bytes(program.tensors[index]) for index in {*reads, *writes}}
+    slots = phase.gpu.sm_count * resident
+    heads = heads_in_flight(order, program.problem, heads_of_grid, blocks, slots)
+    walkers = max(min(slots / heads, blocks), 1)
+    again = {index for index in reads if reads[index] > sizes[index]}
+    passes = max((reads[index] / sizes[index] for index in again), default=1)
+    between = sum(size / (1 if index in again else passes) for index, size in sizes.items())
+    kept = phase.gpu.l2.size_bytes / (phase.gpu.l2.partitions if blocks > 1 else 1)
+    missed = lost(between * heads / heads_of_grid, kept)
+    left = lost(sum(map(program.tensor_bytes, program.tensors)), kept)
+    of_columns, found = _of_column_blocks(phase), {}
+    for index, size in sizes.items():
+        once = 0.0
+        if index in reads:
+            share = 1.0 if program.tensors[index].role == Role.INPUT else left
+            once += share * min(size, reads[index])
+        if index in writes:
+            once += left * size
+        turns = reads.get(index, 0) / size
+        if of_columns:
+            turns = turns if index in of_columns else 0
+        else:
+            turns /= walkers
+        found[index] = once + missed * size * max(turns - 1, 0)
+    return found
+
+
+def lost(passing_bytes: float, kept_bytes: float) -> float:
+    """The share of bytes that the L2 no longer has when so many passed by: none up to those that
+    it keeps for SMs of all partitions, all from twice as many on (least recently used)."""
+    return min(max(passing_bytes / kept_bytes - 1, 0.0), 1.0)
+
+
+def written_share(phase: "Phase", found: dict[int, float]) -> float:
+    """Of the bytes of ``from_dram``, those of tensors that the launch only writes."""
+    read = phase.bytes_moved((Kind.LOAD,))
+    written = sum(size for index, size in found.items() if index not in read)
+    return written / max(sum(found.values()), 1)
+
+
+def _of_column_blocks(phase: "Phase") -> set[int]:
+    """Tensors that column blocks load, of a grid that has row blocks and column blocks."""
+    if len(phase.phase.axes) < 2:
+        return set()
+    loads = phase.tape[phase.tape["kind"] == Kind.LOAD]
+    return {int(row["tensor"]) for row in loads
+            if row["row_var"] != 0 and 1 in (row["row_var"], row["col_var"])}
