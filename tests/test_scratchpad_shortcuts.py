@@ -5,6 +5,7 @@ import pytest
 from hbmeter.simulator import schedules
 from hbmeter.simulator.engines import scratchpad
 from hbmeter.simulator.problem import Attention
+from hbmeter.simulator.program import ProgramBuilder, Role, Space
 from hbmeter.simulator.tape import Kind
 from hbmeter.simulator.tiles import Tiles
 
@@ -42,10 +43,31 @@ def test_a_loop_around_loops_is_walked():
     (program("standard"), [0, 896], [7, 1]),  # eight row blocks, the last of 104
     (program(mask="causal"), list(range(0, 1000, 128)), [1] * 8),  # each walks its own keys
     (program("standard", seq=256), [0, 128], [1, 1]),
+    (program("standard", seq=300), [0, 256], [2, 1]),
 ])
 def test_row_blocks_that_move_equal_bytes_are_walked_once(built, offsets, times):
     found = scratchpad._blocks(built, built.phase_records[0], 0)
     assert [part.tolist() for part in found] == [offsets, times]
+
+
+@pytest.mark.parametrize(("tile_rows", "tensor_rows", "equal", "rows"), [
+    (4, 10, True, 4 + 4 + 2),
+    (8, 10, False, 8 + 6 + 2),  # trips overlap
+    (4, 7, False, 4 + 3),  # the tensor ends before the loop does
+    (4, 12, True, 4 + 4 + 4),
+])
+def test_trips_whose_regions_do_not_fill_their_steps_are_walked(
+        tile_rows, tensor_rows, equal, rows):
+    """One tensor, the first of the program, which a loop of steps of 4 to 10 places."""
+    p = ProgramBuilder("made up", Attention(1, 1, 10, 8), Tiles(4, 4))
+    tensor = p.tensor("Q", tensor_rows, 8, Role.INPUT)
+    with p.phase("all"):
+        tile = p.tile("q", tile_rows, 8, Space.SHARED)
+        with p.loop("r0", 4, 10) as r0:
+            p.load(tile, tensor, r0)
+    built = p.build()
+    assert uniform_loops(built) == [equal]
+    assert scratchpad.count(built).by_tensor == {"Q": {"read_bytes": rows * 16, "write_bytes": 0}}
 
 
 def test_a_loop_of_four_thousand_million_trips_is_not_walked():

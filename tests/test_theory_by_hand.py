@@ -118,6 +118,14 @@ def test_gradients_of_a_late_window_by_hand():
         assert found["dK_acc"] == found["dV_acc"] == (20 * 16, 20 * 16 + 2 * 20 * 16)
 
 
+def test_gradients_of_a_causal_mask_by_hand():
+    """8 queries and keys in row blocks of 2 and column blocks of 3: keys from 3 on are seen from
+    row 3 on, the second of a row block. 8, 6 and 2 rows pass."""
+    p = Attention(1, 2, 8, 4, mask="causal", direction="backward")
+    for schedule in ("flash1_backward", "flash2_backward"):
+        assert theory.bytes_by_tensor(schedule, p, Tiles(2, 3))["Q"] == (2 * 16 * 8, 0)
+
+
 @pytest.mark.parametrize("schedule", ["flash1_backward", "flash2_backward"])
 def test_gradients_under_lists_of_blocks_by_hand(schedule):
     """Two documents of 4 tokens in blocks of 2, causal: column blocks are passed by 4, 2, 4, 2
