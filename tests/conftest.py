@@ -1,5 +1,7 @@
-"""Shared by all tests: a flag that rewrites golden files instead of comparing with them, and
-hypothesis without wall-clock limits, which busy machines break."""
+"""Shared by all tests: a flag that rewrites golden files instead of comparing with them, hypothesis
+without wall-clock limits, which busy machines break, and tests that stay together with -n."""
+
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -9,6 +11,10 @@ settings.register_profile("few", deadline=None, max_examples=10,
                           suppress_health_check=[HealthCheck.too_slow])  # tests/coverage.sh
 settings.load_profile("untimed")
 
+# Files whose tests share what takes seconds to make.
+TOGETHER = {"test_claims", "test_numerics", "test_recorded_times", "test_report",
+            "test_report_browser", "test_verify"}
+
 
 def pytest_addoption(parser):
     parser.addoption(
@@ -16,6 +22,19 @@ def pytest_addoption(parser):
     )
     parser.addoption("--kills", type=int, default=3, metavar="N",
                      help="times that a sweep is killed at random moments (3)")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With -n, the tests of some files go to one process: what they share is made once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.split("::")[0]
+            return file if Path(file).stem in TOGETHER else nodeid
+
+    return Scheduling(config, log) if config.getvalue("dist") == "load" else None
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from hbmeter import kernels
-from hbmeter.experiments import cli, figures, page, report, style
+from hbmeter.experiments import cli, figures, page, report, style, time_table
 from hbmeter.experiments.figures import block_heatmap, block_size, io_complexity, validation
 from hbmeter.experiments.files import csv_text, output_folder, write_atomic
 from hbmeter.hwprofiles import load
@@ -27,10 +27,11 @@ def gpu():
 @pytest.fixture(scope="module")
 def made(gpu, tmp_path_factory):
     """(results, folder, page) of a small report."""
-    folder = tmp_path_factory.mktemp("report")
+    folder, found = tmp_path_factory.mktemp("report"), time_table.timed()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(io_complexity.run, "__defaults__", ((256, 512, 1024, 2048), 2_000_000))
         patch.setattr("hbmeter.experiments.records.load_all", lambda: [])
+        patch.setattr(time_table, "timed", lambda: found[::10])
         patch.setattr(report, "open_pool", lambda jobs: ThreadPoolExecutor(1))  # sees the patches
         results = report.run_all(SMALL, gpu, folder)
     text = report.html(results, SMALL, gpu, {"command": "hbmeter <report> & 'more'"})

@@ -22,7 +22,6 @@ from hbmeter.simulator.engines import scratchpad
 from hbmeter.simulator.errors import InputError
 from hbmeter.simulator.grid_order import ORDERS
 
-pytestmark = pytest.mark.xdist_group("verify")
 FAKE_NCU = Path(__file__).parent / "fake_ncu.py"
 POINTS = (
     grid.Point("flash2", Attention(1, 4, 256, 64), Tiles(64, 64), "head"),
