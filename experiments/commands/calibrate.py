@@ -8,7 +8,7 @@
                                              it, and the cache model beside that (needs ncu)
   hbmeter calibrate --l2 merging --out merging.json
                                              one probe of how the L2 serves requests and replaces
-                                             lines: merging, phases, replacement (needs ncu)
+                                             lines: merging, pace, phases or sets
   hbmeter calibrate --recorded               both tables from the measurements in the repository
   hbmeter calibrate --recorded mine.json --out my-gpu.yaml
 
@@ -26,9 +26,10 @@ runs the same accesses. Its errors are (model − measured) / measured; not judg
 curve crosses its middle. The summary says how many of the others are within 5%; the exit code does
 not depend on it.
 
---l2 PROBE: SMs that read the same lines, close in time (merging); blocks that walk one buffer by
-the clock, in step or spread (phases); one SM alone, SMs of one side or both, lines that survive
-others (replacement). Its record is raw values; a run that was stopped goes on where it was.
+--l2 PROBE: SMs that read the same lines, close in time (merging, needs ncu); how unequal blocks of
+equal work are (pace); blocks that walk one buffer by the clock, in step or spread (phases, needs
+ncu); which lines share a set, and what is there when SMs touch them (sets). Its record is raw
+values; a run that was stopped goes on where it was.
 """
 
 
