@@ -212,6 +212,14 @@ def test_chosen_tiles_fit_and_keep_what_is_given(schedule, gpu):
     assert free.bc == 16 and free.splits > 1
 
 
+def test_tiles_that_fit_with_no_number_of_splits_say_why():
+    p = Attention(1, 8, 1, 256, kv_seq=4096)
+    for tried in (lambda: splits.every("split_kv", p, load("t4"), Tiles(16, 256, 3)),
+                  lambda: splits.choose_tiles("split_kv", p, load("t4"), {"bc": 256, "stages": 3})):
+        with pytest.raises(InputError, match="shared memory"):
+            tried()
+
+
 def test_a_page_table_too_long_for_shared_memory_says_so_or_is_split():
     problem, gpu = Attention(1, 8, 1, 128, kv_heads=1, kv_seq=1 << 20), load("t4")
     with pytest.raises(InputError, match="shared memory"):

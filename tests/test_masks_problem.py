@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hbmeter.simulator.errors import InputError, unknown_name
+from hbmeter.simulator.mask_forms import parse
 from hbmeter.simulator.masks import parse_mask
 from hbmeter.simulator.problem import DTYPE_BYTES, Attention
 from hbmeter.simulator.tiles import Tiles
@@ -121,6 +122,34 @@ def test_a_problem_whose_counts_pass_int64_is_refused():
 def test_a_tile_size_out_of_range_is_refused_by_name(field, value):
     with pytest.raises(InputError, match=f"^{field} "):
         Tiles(**{"br": 1, "bc": 1, field: value})
+
+
+@pytest.mark.parametrize(("mask", "says"), [
+    ("random:half,1", "a share of blocks above 0, at most 1"),
+    ("random:0.5,1@1", "2,097,152 × 2,097,152 blocks of 1; at most 67,108,864: use larger ones"),
+    ("strided:2@64", "32,768 × 32,768 blocks of 64; at most 67,108,864"),
+    ("documents:1", "2,097,152 documents; at most 1,048,576"),
+    ("documents:{}/zero.npy", "zero.npy must hold a row of lengths from 1"),
+    ("documents:{}/square.npy", "square.npy must hold a row of lengths from 1"),
+])
+def test_a_list_that_is_too_long_or_none_is_refused(mask, says, tmp_path):
+    np.save(tmp_path / "zero.npy", np.array([5, 0]))
+    np.save(tmp_path / "square.npy", np.ones((2, 2), np.int64))
+    with pytest.raises(InputError, match=says):
+        parse(mask.format(tmp_path), 1 << 21, 1 << 21)
+
+
+def test_a_mask_that_leaves_nothing_is_refused(tmp_path):
+    np.save(tmp_path / "none.npy", np.zeros((2, 3), np.bool_))
+    with pytest.raises(InputError, match="leaves no \\(query, key\\) pair of 16 × 20"):
+        Attention(seq=16, kv_seq=20, mask=f"blocks:{tmp_path}/none.npy@8")
+
+
+def test_a_mask_is_read_in_the_form_that_it_has():
+    with pytest.raises(InputError, match="mask causal is no list of bands"):
+        _ = Attention(seq=8, mask="causal").listed_mask
+    with pytest.raises(InputError, match="mask prefix:3 is not possible here, where rows see one"):
+        _ = Attention(seq=8, mask="prefix:3").mask_bounds
 
 
 def test_a_name_far_from_all_others_gets_no_suggestion():

@@ -5,6 +5,7 @@ import json
 import pytest
 from hbmeter.experiments.cli import main
 from hbmeter.simulator.errors import InputError
+from hbmeter.simulator.footprint import model_memory
 from hbmeter.simulator.model_config import parse, read
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,6 +75,10 @@ def test_every_way_to_say_how_many_kv_heads(config, kv_heads):
     ({"model_type": "gemma3_text", "sliding_window": 8, "sliding_window_pattern": 2},
      [8, None, 8, None]),
     ({"model_type": "llama4_text", "attention_chunk_size": 16}, [16, 16, 16, None]),
+    ({"model_type": "modernbert", "sliding_window": 8, "global_attn_every_n_layers": 3},
+     [None, 8, 8, None]),
+    ({"layer_types": ["sliding_attention"] * 4, "sliding_window": 8, "use_sliding_window": False},
+     [None] * 4),  # listed, and not in use
 ])
 def test_which_layers_see_a_window(config, windows):
     assert [layer.window for layer in parse(LLAMA | config).layers] == windows
@@ -94,6 +99,30 @@ def test_layers_of_different_heads():
     blocks = [{"attention": {"n_heads_in_group": 8}}, {"attention": {"no_op": True}}]
     nemotron = parse(LLAMA | {"block_configs": blocks})
     assert [(x.kind, x.kv_heads) for x in nemotron.layers] == [("full", 4), ("none", 0)]
+
+
+@pytest.mark.parametrize(("config", "says"), [
+    ({"num_query_heads": [4, 8], "num_kv_heads": [2, 4]},
+     "2 numbers of heads and 2 of KV heads for 4 layers"),
+    ({"num_query_heads": [4, 8, 8, 8], "num_kv_heads": [2, 3, 0, 8]},
+     "layer 1: 8 heads with 3 KV heads.*layer 2: 8 heads with 0 KV heads"),
+    ({"block_configs": [{"attention": {"n_heads_in_group": 5}}] * 4},
+     "block_configs 0: n_heads_in_group 5 does not divide 32 heads"),
+])
+def test_heads_of_layers_that_do_not_go_together_are_told(config, says):
+    given = {name: value for name, value in LLAMA.items() if name != "num_attention_heads"
+             or "block_configs" in config}
+    with pytest.raises(InputError, match=says):
+        parse(given | {"head_dim": 64} | config)
+
+
+def test_a_layer_without_attention_has_no_cache_and_no_calls():
+    model = parse(LLAMA | {"model_type": "jamba", "attn_layer_period": 4})
+    assert [layer.kind for layer in model.layers] == ["none", "none", "none", "full"]
+    assert model.layers[0].cache_elements_per_token == 0
+    assert model.cache_bytes(100, dtype_bytes=2) == 100 * 2 * 32 * 128 * 2  # K and V of one layer
+    one = parse(LLAMA | {"num_hidden_layers": 1})
+    assert model_memory(model, 100) == model_memory(one, 100)
 
 
 def test_the_language_model_of_a_multimodal_config():
@@ -163,6 +192,7 @@ def test_any_json_is_a_model_or_one_clear_error(fields):
 
 @pytest.mark.parametrize(("text", "says"), [
     ("{", "not JSON"), ("[" * 100_000, "not JSON"), ("\xff", "not JSON"),
+    (" " * ((16 << 20) + 1), "16,777,217 B is no config; at most 16,777,216 B"),
 ])
 def test_files_that_are_no_config(tmp_path, text, says):
     path = tmp_path / "config.json"

@@ -86,25 +86,27 @@ def test_blocks_without_order_by_hand(tmp_path):
 
 
 # Four queries at positions 16 to 19 of 20 keys, d 4 in fp16 (8 bytes a row), two query heads on one
-# KV head, a window of 7: keys 10 to 16, …, 13 to 19. In row blocks of 2 and column blocks of 4 the
-# first row block sees the last three column blocks, the second the last two.
-LATE = Attention(1, 2, 4, 4, kv_heads=1, kv_seq=20, mask="window:7")
+# KV head, windows of 6 (keys 11 to 16, …, 14 to 19) and 7. In row blocks of 2 and column blocks of
+# 4 the first row block sees the last three column blocks, the second the last two.
+LATE = [Attention(1, 2, 4, 4, kv_heads=1, kv_seq=20, mask=f"window:{width}") for width in (6, 7)]
 
 
-def test_keys_before_every_window_are_not_moved():
-    flash1 = theory.bytes_by_tensor("flash1", LATE, Tiles(2, 4))
+@pytest.mark.parametrize("p", LATE)
+def test_keys_before_every_window_are_not_moved(p):
+    flash1 = theory.bytes_by_tensor("flash1", p, Tiles(2, 4))
     assert flash1["K"] == flash1["V"] == (2 * 12 * 8, 0)  # from key 8
     assert flash1["Q"] == (2 * (3 + 2) * 2 * 8, 0)
     assert flash1["O"] == (2 * (2 + 1) * 2 * 8, 2 * (3 + 2) * 2 * 8)
     assert flash1["m"] == flash1["l"] == (2 * (2 + 1) * 2 * 4, 2 * (3 + 2) * 2 * 4)
-    flash2 = theory.bytes_by_tensor("flash2", LATE, Tiles(2, 4))
+    flash2 = theory.bytes_by_tensor("flash2", p, Tiles(2, 4))
     assert flash2["K"] == flash2["V"] == (2 * (12 + 8) * 8, 0)
     assert (flash2["Q"], flash2["O"], flash2["LSE"]) == ((64, 0), (0, 64), (0, 2 * 4 * 4))
 
 
-def test_gradients_of_a_late_window_by_hand():
+@pytest.mark.parametrize("p", LATE)
+def test_gradients_of_a_late_window_by_hand(p):
     """Column blocks from key 8 on are passed by 2, 4 and 4 rows, those before by none."""
-    p, rows = replace(LATE, direction="backward"), 2 * (2 + 4 + 4)
+    p, rows = replace(p, direction="backward"), 2 * (2 + 4 + 4)
     flash1 = theory.bytes_by_tensor("flash1_backward", p, Tiles(2, 4))
     assert flash1["Q"] == (rows * 8, 0) and flash1["dO"] == (rows * 8 + 2 * 4 * 8, 0)
     assert flash1["dQ"] == (rows * 8, rows * 8 + 2 * 4 * 8)

@@ -350,6 +350,19 @@ def test_a_direction_by_a_variable_that_is_not_there_is_found():
     refuses(broken, "uses a variable of a loop or axis that it is not inside")
 
 
+def test_a_division_by_nothing_is_found():
+    program = schedules.build("flash2", PROBLEM, Tiles(32, 16, kv_order="sawtooth"))
+    refuses(changed(program, at(program, "back = r0 / 32"), divide=0), "divides by 0")
+
+
+def test_an_operation_that_is_in_no_table_is_refused():
+    p = ProgramBuilder("made up", PROBLEM, Tiles(4, 4))
+    with p.phase("all"):
+        tile = p.tile("t", 4, 4, Space.REGISTERS)
+        with pytest.raises(InputError, match="no operation 'online_softmax'"):
+            p.compute("online_softmax", tile, tile)
+
+
 def test_new_schedules_and_shapes_compile_nothing():
     from hbmeter.simulator.engines import dataflow
 
