@@ -196,9 +196,15 @@ def add_tiles(parser: argparse.ArgumentParser):
 def tiles(args, schedule: str, attention: Attention, gpu) -> Tiles:
     """The tiles that the options name; absent sizes are the tool's choice for this GPU."""
     from ..simulator.blocks import choose_tiles
+    from .progress import Progress
 
-    return choose_tiles(schedule, attention, gpu, args.br, args.bc, args.stages,
-                        splits=args.splits, page=args.page_size, kv_order=args.kv_order)
+    progress = Progress(sys.stderr)
+    progress.start("choosing tiles", 100)
+    chosen = choose_tiles(schedule, attention, gpu, args.br, args.bc, args.stages,
+                          splits=args.splits, page=args.page_size, kv_order=args.kv_order,
+                          on_progress=progress.share)
+    progress.end()
+    return chosen
 
 
 def add_engine(parser: argparse.ArgumentParser):

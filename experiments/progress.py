@@ -51,9 +51,13 @@ class Progress:
         print(f"\r\033[K{text[:110]}", end="", file=self.stream, flush=True)
 
     def share(self, done: float) -> None:
-        """A share of a stage of 100 is done; said once the stage has taken PATIENCE_SECONDS."""
-        if time.monotonic() - self.began > PATIENCE_SECONDS:
-            self.step(int(done * self.total), "percent")
+        """A share of a stage is done; said once the stage has taken PATIENCE_SECONDS."""
+        spent = time.monotonic() - self.began
+        if not self.shown or spent < max(PATIENCE_SECONDS, self.drawn + BAR_SECONDS):
+            return
+        self.drawn = spent
+        left = f", about {_duration(spent / done - spent)} left" if done else ""
+        self._draw(f"{self.stage}: {done:.0%}{left}")
 
     def note(self, text: str) -> None:
         """Something to know, on every kind of stream."""

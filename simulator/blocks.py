@@ -6,6 +6,7 @@ M is the shared memory of a block in elements.
 """
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -210,9 +211,11 @@ def why_faster(fast: Candidate, lean: Candidate) -> str:
 
 def choose_tiles(schedule: str, problem: Attention, gpu: "Profile", br: int | None = None,
                  bc: int | None = None, stages: int | None = None, *, splits: int | None = None,
-                 page: int | None = None, kv_order: str | None = None) -> Tiles:
+                 page: int | None = None, kv_order: str | None = None,
+                 on_progress: Callable[[float], object] = lambda share: None) -> Tiles:
     """Tiles for one point: sizes that are given are kept, absent ones chosen for least traffic
-    (of a schedule that takes splits, as splits.py says).
+    (of a schedule that takes splits, as splits.py says). ``on_progress`` gets the share that is
+    done: under a listed mask, small tiles are long lists.
 
     Raises InputError when the given sizes do not fit, saying what would, and for splits, a page
     size or an order of K and V that the schedule does not take.
@@ -233,15 +236,20 @@ def choose_tiles(schedule: str, problem: Attention, gpu: "Profile", br: int | No
     if br is not None and bc is not None:
         return fitting_candidate(schedule, problem, replace(base, br=br, bc=bc), gpu).tiles
     every = range(STEP, LARGEST + 1, STEP)
-    choices = [
-        Candidate(schedules.build(schedule, problem, replace(base, br=rows, bc=cols)), gpu)
-        for rows in ([br] if br is not None else every)
-        for cols in ([bc] if bc is not None else every)
-    ]
-    fitting = [c for c in choices if c.why_not is None]
-    if not fitting:
-        raise InputError(f"{schedule}: no tile fits {gpu.name}: {_describe(choices[0])}")
-    return min(fitting, key=_traffic_rank).tiles
+    choices = [replace(base, br=rows, bc=cols)
+               for rows in ([br] if br is not None else every)
+               for cols in ([bc] if bc is not None else every)]
+    work = [1 / (tiles.br * tiles.bc) for tiles in choices]
+    ranked: dict[Tiles, tuple[int, ...]] = {}
+    for number, tiles in enumerate(choices):
+        on_progress(sum(work[:number]) / sum(work))
+        candidate = Candidate(schedules.build(schedule, problem, tiles), gpu)
+        if candidate.why_not is None:
+            ranked[tiles] = _traffic_rank(candidate)
+    if not ranked:
+        smallest = Candidate(schedules.build(schedule, problem, choices[0]), gpu)
+        raise InputError(f"{schedule}: no tile fits {gpu.name}: {_describe(smallest)}")
+    return min(ranked, key=ranked.__getitem__)
 
 
 def fitting_candidate(schedule: str, problem: Attention, tiles: Tiles, gpu: "Profile") -> Candidate:

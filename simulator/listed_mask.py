@@ -11,10 +11,11 @@ from functools import cached_property
 
 import numpy as np
 
-from .masks import Mask
-
 BAND = np.dtype([(name, np.int64) for name in ("row", "row_end", "col", "col_end", "lo_shift",
                                                "hi_shift")])
+
+STEP = 16  # blocks whose sides are multiples of it are made of those that have it
+FINE_MAX = 1 << 27  # of these, to keep
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +33,11 @@ class ListedMask:
     @cached_property
     def total(self) -> int:
         """Pairs that are not masked."""
-        return sum(
-            Mask(int(lo + row - col), int(hi + row - col)).pairs(int(row_end - row),
-                                                                 int(col_end - col))
-            for row, row_end, col, col_end, lo, hi in self.bands.tolist()
-        )
+        bands = self.bands
+        rows, cols = bands["row_end"] - bands["row"], bands["col_end"] - bands["col"]
+        before, end = (_clipped_sums(bands[name] + bands["row"] - bands["col"], rows, cols)
+                       for name in ("lo_shift", "hi_shift"))
+        return int((end - before).sum())
 
     def pairs(self, n_q: int, n_kv: int) -> int:
         """As Mask.pairs, of the lengths that it was made for."""
@@ -65,6 +66,25 @@ class ListedMask:
 
     def touched(self, br: int, bc: int) -> np.ndarray:
         """[row block, column block]: whether a Br × Bc block holds a pair that is not masked."""
+        if br % STEP or bc % STEP or self.n_q * self.n_kv > FINE_MAX * STEP * STEP:
+            return self._found(br, bc)
+        if br not in self._by_rows:  # those of one Br at a time: whoever asks for all goes by it
+            self._by_rows.clear()
+            self._by_rows[br] = np.ascontiguousarray(_coarser(self._fine, br // STEP).T)
+        return np.ascontiguousarray(_coarser(self._by_rows[br], bc // STEP).T)
+
+    @cached_property
+    def _fine(self) -> np.ndarray:
+        """``touched`` of the smallest blocks that others consist of."""
+        return self._found(STEP, STEP)
+
+    @cached_property
+    def _by_rows(self) -> dict[int, np.ndarray]:
+        """By Br: [smallest block of columns, row block]."""
+        return {}
+
+    def _found(self, br: int, bc: int) -> np.ndarray:
+        """``touched``, from the bands."""
         bands, shape = self.bands, (-(-self.n_q // br), -(-self.n_kv // bc))
         first = bands["row"] // br
         blocks = (bands["row_end"] - 1) // br - first + 1
@@ -77,7 +97,9 @@ class ListedMask:
         some = high > low
         np.add.at(edges, (block[some], low[some] // bc), 1)
         np.add.at(edges, (block[some], -(-high[some] // bc)), -1)
-        return edges.cumsum(axis=1)[:, :-1] > 0
+        np.cumsum(edges, axis=1, out=edges)
+        found: np.ndarray = edges[:, :-1] > 0
+        return found
 
     @staticmethod
     def _columns(row: np.ndarray, row_end: np.ndarray,
@@ -87,3 +109,20 @@ class ListedMask:
         first = np.clip(row + bands["lo_shift"], bands["col"], bands["col_end"])
         end = np.clip(row_end - 1 + bands["hi_shift"], bands["col"], bands["col_end"])
         return first, np.maximum(first, end)
+
+
+def _clipped_sums(shift: np.ndarray, count: np.ndarray, top: np.ndarray) -> np.ndarray:
+    """masks._clipped_sum of each: the sum of clip(i + shift, 0, top) over i = 0 … count − 1."""
+    first = np.clip(1 - shift, 0, count)
+    full = np.maximum(np.clip(top - shift, 0, count), first)
+    sums: np.ndarray = (full - first) * (first + full - 1 + 2 * shift) // 2 + (count - full) * top
+    return sums
+
+
+def _coarser(blocks: np.ndarray, count: int) -> np.ndarray:
+    """Whether any of ``count`` blocks that follow each other along the first axis is touched."""
+    found = blocks[::count].copy()
+    for place in range(1, count):
+        others = blocks[place::count]
+        found[:len(others)] |= others
+    return found

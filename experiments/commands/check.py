@@ -5,6 +5,8 @@
   hbmeter check --schedule flash2_backward --mask causal --kv-heads 1
 """
 
+import sys
+
 LIMITS = {"fp64": 1e-12, "fp32": 1e-5, "tf32": 2e-3, "fp16": 2e-3, "bf16": 2e-2, "fp8": 2e-1}
 
 
@@ -30,6 +32,7 @@ def run(args):
     from ...simulator.verifier import verify
     from .. import options
     from ..output import print_json
+    from ..progress import Progress
 
     problem, gpu = options.problem(args), options.profile(args)
     schedules.get(args.schedule)
@@ -39,7 +42,10 @@ def run(args):
     tiles = options.tiles(args, args.schedule, problem, gpu)
     program = schedules.build(args.schedule, problem, tiles)
     verify(program, gpu.smem.bytes_per_block_max)
-    errors = _errors(program, args.seed)
+    progress = Progress(sys.stderr)
+    progress.start("running the program", 100)
+    errors = _errors(program, args.seed, progress.share)
+    progress.end()
     worst = max(errors.values(), key=lambda error: (error != error, error))  # NaN is the worst
     limit = LIMITS[problem.dtype]
     passed = bool(worst <= limit)  # NaN never passes
@@ -55,7 +61,7 @@ def run(args):
     return 0 if passed else 1
 
 
-def _errors(program, seed: int) -> dict[str, float]:
+def _errors(program, seed: int, on_progress) -> dict[str, float]:
     """The relative error of each output that the pass is for."""
     from ...simulator.engines import gradients, numeric, scores
 
@@ -63,14 +69,14 @@ def _errors(program, seed: int) -> dict[str, float]:
     if problem.direction == "softmax":
         inputs = scores.random_scores(problem, seed)
         wanted = scores.reference_softmax(problem, inputs)
-        return _relative(numeric.run(program, inputs), wanted)
+        return _relative(numeric.run(program, inputs, on_progress=on_progress), wanted)
     inputs = numeric.random_inputs(problem, seed)
     if problem.direction == "backward":
         inputs |= gradients.backward_inputs(problem, inputs, seed)
         wanted = gradients.reference_gradients(problem, inputs)
     else:
         wanted = {"O": numeric.reference(problem, inputs)}
-    return _relative(numeric.run(program, inputs), wanted)
+    return _relative(numeric.run(program, inputs, on_progress=on_progress), wanted)
 
 
 def _relative(outputs, wanted) -> dict[str, float]:

@@ -46,8 +46,8 @@ def run(args):
     problem, gpu = options.problem_and_gpu(args)
     get(args.schedule)
     progress = Progress(sys.stderr)
-    progress.start("simulating thread blocks", 100)
     tiles = options.tiles(args, args.schedule, problem, gpu)
+    progress.start("simulating thread blocks", 100)
     point = traffic(
         args.schedule, problem, gpu, tiles, order=args.order, blocks_per_sm=args.blocks_per_sm,
         engine=args.engine, times=True, seed=args.seed, seeds=args.seeds,

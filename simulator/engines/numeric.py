@@ -6,6 +6,7 @@ or, for accumulators, in the accumulator type (fp64 for fp64, else fp32, or one 
 and every operation computes in the accumulator type (fp32 at least) and rounds to its output tile.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,17 +110,19 @@ def relative_error(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def run(program: Program, inputs: dict[str, np.ndarray], *, accumulate_in: str | None = None,
-        term_by_term: bool = False) -> dict[str, np.ndarray]:
+        term_by_term: bool = False,
+        on_progress: Callable[[float], object] = lambda share: None) -> dict[str, np.ndarray]:
     """Execute ``program`` on its inputs by name; returns its outputs by name.
 
     ``accumulate_in`` is the dtype of accumulator tiles and row statistics, accumulator_dtype's
     when None. ``term_by_term`` rounds after each fused multiply-add of a product, as FMA units do,
-    rather than once a product (some twenty times slower).
+    rather than once a product (some twenty times slower). ``on_progress`` gets the share of the
+    thread blocks that is done.
     Outputs and scratch tensors start as NaN, so anything that is not stored shows.
     Raises InputError when a tensor is too large to run on a CPU.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # a type too narrow shows in the outputs
-        return Machine(program, inputs, accumulate_in, term_by_term).run()
+        return Machine(program, inputs, accumulate_in, term_by_term, on_progress).run()
 
 
 @dataclass
@@ -128,6 +131,7 @@ class Machine:
     inputs: dict[str, np.ndarray]
     accumulate_in: str | None = None
     term_by_term: bool = False
+    on_progress: Callable[[float], object] = lambda share: None
 
     def run(self) -> Any:
         program, problem = self.program, self.program.problem
@@ -171,6 +175,9 @@ class Machine:
             self._run_body(phase.first, phase.end)
             return
         for offset in range(0, axes[0].extent, axes[0].step):
+            if axes is phase.axes:
+                before = self.program.phases.index(phase)
+                self.on_progress((before + offset / axes[0].extent) / len(self.program.phases))
             self.variables[axes[0].var.index] = offset
             self._run_axes(phase, axes[1:])
 
