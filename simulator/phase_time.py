@@ -181,6 +181,8 @@ class Phase:
                 latency = max(latency, latencies[tensor])
         if in_step:
             load = max(load, dram * self.active / self.dram_rate)
+        if self.how.multiplier == "wgmma":  # whose tiles TMA loads
+            latency += rate.tma_start
         return rate.block_start + latency, load, end
 
     def _outer_moves(self) -> list[Record]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Where a profile has no measurement: those of an H200 (hbmeter calibrate, recorded).
 CHAIN_CYCLES = 4.3  # an FMA that waits for the last one
 LAUNCH_ALONE_S, LAUNCH_GAP_S = 9.5e-6, 1.3e-6
-BLOCK_START_CYCLES = 472.0
+BLOCK_START_CYCLES, TMA_START_CYCLES = 472.0, 436.0
 L2_BYTES_PER_CLOCK_PER_SM = 40.0  # A100: 5,120 B a clock over 108 SMs is 47; H200: 32 measured
 L2_WRITTEN, L2_ADDED = 18.0, 14.0  # bytes a clock for each SM, all at once; H200
 BLOCK_STORE_BYTES_PER_CLOCK = 29.5  # of blocks that end at once, each SM
@@ -51,6 +51,7 @@ class Rates:
     pipeline_latency: float
     chain_latency: float
     block_start: float
+    tma_start: float
     launch_alone_s: float
     launch_gap_s: float
 
@@ -91,12 +92,14 @@ def rates(gpu: "Profile", multiplier: str, dtype: str, busy: float = 1.0) -> Rat
         measured("l2_add", L2_ADDED * gpu.sm_count * clock) / clock,
         _ports(gpu),
         measured("block_store", BLOCK_STORE_BYTES_PER_CLOCK),
-        tuple(measured(name, gpu.hbm_bytes_per_s) / clock
-              for name in ("hbm_read", "hbm_copy_kernel", "hbm_write")),
+        (measured("hbm_read", gpu.hbm_bytes_per_s) / clock,
+         measured("hbm_copy_kernel", gpu.hbm_bytes_per_s) / clock,
+         measured("hbm_write", gpu.hbm_bytes_per_s) / clock),
         measured("l2_latency", latency.l2 or L2_CYCLES),
         measured("hbm_latency", latency.hbm or DRAM_CYCLES),
         measured("smem_latency", latency.smem or SMEM_CYCLES),
         measured("fma_latency", CHAIN_CYCLES), measured("block_start", BLOCK_START_CYCLES),
+        measured("tma_start", TMA_START_CYCLES),
         measured("launch_alone", LAUNCH_ALONE_S), measured("launch_gap", LAUNCH_GAP_S),
     )
 

@@ -66,19 +66,47 @@ def test_calibrated_predictions_keep_to_their_errors(rows):
     assert found["count"] >= 100 and found["mean"] <= 0.05
 
 
-@pytest.mark.xfail(strict=True, reason="8 of 161 fresh points, to 35%: runs of "
-                   "flash2_wgmma of 20 µs take 4 to 7 µs longer; 13 of 492 held out, to 56%: the "
-                   "softmax of standard_mma, another build where rows are short")
-@pytest.mark.parametrize("part", ["held out", "fresh"])
-def test_no_calibrated_prediction_is_far_off(rows, part):
-    errors = [abs(r["calibrated_error"]) for r in rows
-              if r["part"] == part and r["calibrated_error"] is not None]
+def calibrated_errors(rows, part):
+    return [abs(r["calibrated_error"]) for r in rows
+            if r["part"] == part and r["calibrated_error"] is not None]
+
+
+@pytest.mark.xfail(strict=True, reason="3 of 492, to 13.6%: flash2_mma of 32,768 keys of width 256 "
+                   "under sustained load, which lowers the clock, and a backward pass of 512")
+def test_no_calibrated_prediction_is_far_off(rows):
+    assert max(calibrated_errors(rows, "held out")) <= 0.12
+
+
+def test_few_calibrated_predictions_are_far_off(rows):
+    errors = calibrated_errors(rows, "held out")
+    assert sum(error > 0.12 for error in errors) <= 0.01 * len(errors) and max(errors) <= 0.15
+
+
+def test_no_calibrated_prediction_of_a_fresh_point_is_far_off(rows):
+    errors = calibrated_errors(rows, "fresh")
+    if not errors:
+        pytest.skip("none is recorded: python -m hbmeter.experiments.held_out_times --out FILE")
     assert max(errors) <= 0.12
 
 
+def test_runs_that_waited_for_the_host_are_said_to_be_developed_on():
+    """The first list was timed with the host's launching in it: a call of 20 µs or less."""
+    first = [x for x in time_table.timed() if x.source == "held out h200"]
+    assert len(first) > 200 and {x.part for x in first} == {"developed on"}
+    assert min(x.ms for x in first) > 0.019
+
+
+def test_a_benchmark_has_the_blocks_per_sm_of_its_own_threads():
+    """standard_mma's softmax: a warp for 512 scores, eight for 4,096; 2,048 threads an SM."""
+    found = {x.point.problem.seq: x.blocks_per_sm for x in time_table.timed()
+             if x.source == "bench h200" and x.point.kernel == "standard_mma"
+             and x.point.problem.head_dim == 128}
+    assert found[512][1] == 32 and found[4096][1] == 8
+    assert {(scores, output) for scores, _, output in found.values()} == {(2, 2)}
+
+
 def test_points_measured_after_the_model_are_predicted_as_well(rows):
-    errors = [abs(r["calibrated_error"]) for r in rows
-              if r["part"] == "fresh" and r["calibrated_error"] is not None]
+    errors = calibrated_errors(rows, "fresh")
     if not errors:
         pytest.skip("none is recorded: python -m hbmeter.experiments.held_out_times --out FILE")
     assert len(errors) >= 100 and mean(errors) <= 0.05

@@ -116,6 +116,27 @@ def test_more_customers_take_longer_each_but_never_more_than_in_turn(together):
         assert (found <= np.arange(1, 13) * (demands.sum() + delay) + 1e-9).all()
 
 
+def test_memory_serves_all_warps_of_a_block_at_once_and_is_used_up():
+    """A block whose warps meet waits for the slowest at its SM's units, not at the memory."""
+    demands = np.array([1.0, 10.0])
+    both = residence(demands, demands, 11.0, 2, 40)
+    memory = residence(demands, demands, 11.0, 2, 40, meet=np.array([True, False]))
+    assert (memory <= both).all() and 40 / memory[-1] > 0.095 > 0.08 > 40 / both[-1]
+
+
+def test_warpgroups_in_turns_are_faster_than_one_by_one_and_slower_than_without_any_gap():
+    from hbmeter.simulator.execution import wgmma
+
+    gpu, problem = load("h200"), Attention(4, 16, 4096, 128)
+    program = schedules.build("flash2", problem, Tiles(128, 128, 2))
+    one, turns = (predict(program, gpu, (how,), blocks_per_sm=1).phases[0] for how in (
+        replace(wgmma(128, 2, ping_pong=False), strips=1), wgmma(128, 2)))
+    units = turns.unit_seconds
+    assert max(units.values()) < 0.95 * turns.seconds
+    assert turns.seconds < units["matmul"] + units["exp"] + units["issue"]
+    assert turns.seconds < one.seconds
+
+
 # ---- Waves ----
 
 ROW, HEAD, LONGEST = (np.array([number]) for number in
@@ -314,7 +335,14 @@ def test_a_clock_is_that_of_the_share_of_units_that_works():
     few, all_ = (rates(gpu, "wgmma", "fp16", busy) for busy in (0.25, 1.0))
     assert few.clock_hz > 1.05 * all_.clock_hz and few.clock_hz <= gpu.boost_clock_hz
     assert few.matmul_flops == all_.matmul_flops  # a clock
+    assert rates(gpu, "wgmma", "fp16", 0.0).clock_hz == gpu.boost_clock_hz
     assert rates(gpu, "fma", "fp32", 0.1).clock_hz == rates(gpu, "fma", "fp32").clock_hz
+
+
+def test_memory_that_is_read_and_written_is_slower_than_read_alone():
+    at = rates(load("h200"), "fma", "fp16")
+    read, half, written = (at.dram_bytes(share) for share in (0.0, 0.5, 1.0))
+    assert half < written < read and half < at.dram_bytes(0.25) < read
 
 
 def test_blocks_in_step_share_the_memory_that_they_begin_with():
