@@ -354,8 +354,8 @@ def test_the_figure_draws_it(h200):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["pipes", "shared", "latency", "launch", "occupancy", "starts", "tensor",
-                                  "wgmma"])
+@pytest.mark.parametrize("name", ["pipes", "shared", "latency", "launch", "occupancy", "starts",
+                                  "tensor", "wgmma"])
 def test_this_gpus_rates_are_possible(name):
     try:
         run = bench.Bench()
