@@ -19,6 +19,7 @@ from hbmeter.hwprofiles.loader import parse
 from hbmeter.kernels.errors import Unavailable
 from hbmeter.simulator import Attention, Tiles, model_config, traffic
 from hbmeter.simulator.errors import InputError
+from hbmeter.simulator.grid_order import Swizzle, read
 from hbmeter.simulator.sweeps import spec, where
 
 OURS = (ProfileError, InputError, Unavailable)
@@ -84,6 +85,21 @@ def mask(data, path):
     assert 0 <= problem.pairs <= 96 * 160 and 0 <= problem.keys_seen <= 160
 
 
+def order(data, path):
+    """A grid order, as a .npy file and as text."""
+    for suffix in (".npy", ".csv"):
+        named = path.with_suffix(suffix)
+        try:
+            named.write_bytes(data)
+            found = read(str(named))
+            assert isinstance(found, Swizzle)
+            assert sorted(found.blocks.tolist()) == list(range(len(found.blocks)))
+        except InputError as error:
+            assert 0 < len(str(error)) <= MOST_CHARS
+        finally:
+            named.unlink(missing_ok=True)
+
+
 def filter_words(data, path):
     """A filter of hbmeter table, which SQLite must take."""
     condition, values = where.sql(data.decode("utf-8", errors="replace"), ["seq", "schedule"])
@@ -93,7 +109,7 @@ def filter_words(data, path):
 
 
 IMPORTERS = {"p": profile, "s": sweep_spec, "m": model, "n": ncu_export, "t": times,
-             "j": torch_trace, "r": record, "k": mask, "w": filter_words}
+             "j": torch_trace, "r": record, "k": mask, "o": order, "w": filter_words}
 
 
 def take(data: bytes):
