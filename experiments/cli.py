@@ -13,6 +13,9 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
+# Before NumPy: products of tiles are small, and threads for them wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from ..hwprofiles import ProfileError
 from ..kernels.errors import Unavailable
 from ..simulator.errors import InputError

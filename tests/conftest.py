@@ -1,11 +1,13 @@
 """Shared by all tests: a flag that rewrites golden files instead of comparing with them, hypothesis
 without wall-clock limits, which busy machines break, and tests that stay together with -n."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy, as the command line does
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("few", deadline=None, max_examples=10,
                           suppress_health_check=[HealthCheck.too_slow])  # tests/coverage.sh

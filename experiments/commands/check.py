@@ -32,7 +32,6 @@ def run(args):
     from ...simulator.verifier import verify
     from .. import options
     from ..output import print_json
-    from ..progress import Progress
 
     problem, gpu = options.problem(args), options.profile(args)
     schedules.get(args.schedule)
@@ -42,10 +41,7 @@ def run(args):
     tiles = options.tiles(args, args.schedule, problem, gpu)
     program = schedules.build(args.schedule, problem, tiles)
     verify(program, gpu.smem.bytes_per_block_max)
-    progress = Progress(sys.stderr)
-    progress.start("running the program", 100)
-    errors = _errors(program, args.seed, progress.share)
-    progress.end()
+    errors = _errors(program, args.seed)
     worst = max(errors.values(), key=lambda error: (error != error, error))  # NaN is the worst
     limit = LIMITS[problem.dtype]
     passed = bool(worst <= limit)  # NaN never passes
@@ -61,25 +57,26 @@ def run(args):
     return 0 if passed else 1
 
 
-def _errors(program, seed: int, on_progress) -> dict[str, float]:
+def _errors(program, seed: int) -> dict[str, float]:
     """The relative error of each output that the pass is for."""
     from ...simulator.engines import gradients, numeric, scores
+    from ..progress import Progress
 
-    problem = program.problem
+    problem, progress = program.problem, Progress(sys.stderr)
     if problem.direction == "softmax":
         inputs = scores.random_scores(problem, seed)
-        wanted = scores.reference_softmax(problem, inputs)
-        return _relative(numeric.run(program, inputs, on_progress=on_progress), wanted)
-    inputs = numeric.random_inputs(problem, seed)
+    else:
+        inputs = numeric.random_inputs(problem, seed)
     if problem.direction == "backward":
         inputs |= gradients.backward_inputs(problem, inputs, seed)
+    progress.start("running the program", 100)
+    outputs = numeric.run(program, inputs, on_progress=progress.share)
+    progress.start("attention in float64", 100)
+    if problem.direction == "softmax":
+        wanted = scores.reference_softmax(problem, inputs)
+    elif problem.direction == "backward":
         wanted = gradients.reference_gradients(problem, inputs)
     else:
-        wanted = {"O": numeric.reference(problem, inputs)}
-    return _relative(numeric.run(program, inputs, on_progress=on_progress), wanted)
-
-
-def _relative(outputs, wanted) -> dict[str, float]:
-    from ...simulator.engines import numeric
-
+        wanted = {"O": numeric.reference(problem, inputs, progress.share)}
+    progress.end()
     return {name: numeric.relative_error(outputs[name], want) for name, want in wanted.items()}

@@ -76,10 +76,11 @@ def random_inputs(problem: Attention, seed: int = 0) -> dict[str, np.ndarray]:
     return inputs
 
 
-def reference(problem: Attention, inputs: dict[str, np.ndarray]) -> np.ndarray:
+def reference(problem: Attention, inputs: dict[str, np.ndarray],
+              on_progress: Callable[[float], object] = lambda share: None) -> np.ndarray:
     """Attention in float64, written down directly; rows that see nothing give 0.
 
-    Returns O [batch, heads, seq, value_dim].
+    Returns O [batch, heads, seq, value_dim]. ``on_progress`` gets the share of its rows.
     """
     q = inputs["Q"].astype(np.float64)
     k, v = (np.repeat(inputs[name].astype(np.float64), problem.group, axis=1) for name in "KV")
@@ -87,6 +88,7 @@ def reference(problem: Attention, inputs: dict[str, np.ndarray]) -> np.ndarray:
     out = np.zeros((*q.shape[:3], problem.value_dim))
     step = max(1, (1 << 24) // (problem.head_count * problem.kv_seq))
     for row in range(0, problem.seq, step):
+        on_progress(row / problem.seq)
         rows = slice(row, row + step)
         scores = q[:, :, rows] @ k.swapaxes(-1, -2) * problem.softmax_scale
         scores = np.where(visible[rows], scores, -np.inf)
