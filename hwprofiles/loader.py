@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+from functools import lru_cache
 from pathlib import Path
 
 from . import FOLDER, ProfileError, names
@@ -45,6 +46,7 @@ def read_bytes(path: Path) -> bytes:
     return data
 
 
+@lru_cache(maxsize=32)  # a profile cannot be changed, and reading one takes milliseconds
 def parse(data: bytes, source: str) -> Profile:
     """The ``Profile`` in the YAML bytes ``data``; ``source`` names the file in messages.
 

@@ -120,11 +120,21 @@ def test_unknown_name_suggests_the_nearest_and_lists_all():
             load(other)
 
 
-def test_a_direct_name_parses_one_file_only(monkeypatch):
+def test_a_file_that_changed_is_read_anew(tmp_path):
+    path, text = tmp_path / "mine.yaml", (FOLDER / "t4.yaml").read_text()
+    path.write_text(text)
+    before = load(path)
+    path.write_text(text.replace("sm_count: 40", "sm_count: 20"))
+    assert (before.sm_count, load(path).sm_count) == (40, 20)
+
+
+def test_a_direct_name_parses_one_file_once(monkeypatch):
     seen = []
     original = document.read
     monkeypatch.setattr(document, "read", lambda *args: seen.append(1) or original(*args))
-    load("h200")
+    loader.parse.cache_clear()
+    for _ in range(2):
+        load("h200")
     assert len(seen) == 1
 
 
