@@ -140,12 +140,20 @@ class Phase:
         customers = np.arange(1, resident + 1) * self.groups
         weights = seen.sum(axis=1) + delay
         beside = np.interp(customers, np.arange(1, len(cycles) + 1), cycles)
-        total = max(self._makespan(weights / weights.mean(), order, beside, from_dram),
+        work = self._makespan(weights / weights.mean(), order, beside, from_dram)
+        total = max(self._started(resident, work),
                     self.rates.dram_latency + dram_bytes / self.dram_rate)
         busy = totals.mean(axis=0) * self.blocks / self.active / self.rates.clock_hz
         return PhaseTime(self.phase.name, float(total) / self.rates.clock_hz,
                          dict(zip(UNITS, busy.tolist(), strict=True)), self.blocks, resident,
                          self.blocks / (self.gpu.sm_count * resident))
+
+    def _started(self, resident: int, work: float) -> float:
+        """Cycles of ``work`` after the first blocks' starts, and at least of all blocks' starts:
+        the GPU starts one after the other."""
+        grid = self.active if self.how.persistent else self.blocks
+        first = min(grid, self.gpu.sm_count * resident)
+        return max(first / self.rates.blocks_started + work, grid / self.rates.blocks_started)
 
     def _makespan(self, weights: np.ndarray, order: Order, beside: np.ndarray,
                   from_dram: dict[int, float]) -> float:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Where a profile has no measurement: those of an H200 (hbmeter calibrate, recorded).
 CHAIN_CYCLES = 4.3  # an FMA that waits for the last one
 LAUNCH_ALONE_S, LAUNCH_GAP_S = 9.5e-6, 1.3e-6
-BLOCK_START_CYCLES, TMA_START_CYCLES = 472.0, 436.0
+BLOCK_START_CYCLES, TMA_START_CYCLES, BLOCKS_STARTED_PER_S = 472.0, 436.0, 1.65e9
 L2_BYTES_PER_CLOCK_PER_SM = 40.0  # A100: 5,120 B a clock over 108 SMs is 47; H200: 32 measured
 L2_WRITTEN, L2_ADDED = 18.0, 14.0  # bytes a clock for each SM, all at once; H200
 BLOCK_STORE_BYTES_PER_CLOCK = 29.5  # of blocks that end at once, each SM
@@ -52,6 +52,7 @@ class Rates:
     chain_latency: float
     block_start: float
     tma_start: float
+    blocks_started: float  # thread blocks in a clock, by the whole GPU
     launch_alone_s: float
     launch_gap_s: float
 
@@ -100,6 +101,7 @@ def rates(gpu: "Profile", multiplier: str, dtype: str, busy: float = 1.0) -> Rat
         measured("smem_latency", latency.smem or SMEM_CYCLES),
         measured("fma_latency", CHAIN_CYCLES), measured("block_start", BLOCK_START_CYCLES),
         measured("tma_start", TMA_START_CYCLES),
+        measured("blocks_started", BLOCKS_STARTED_PER_S) / clock,
         measured("launch_alone", LAUNCH_ALONE_S), measured("launch_gap", LAUNCH_GAP_S),
     )
 

@@ -345,6 +345,19 @@ def test_memory_that_is_read_and_written_is_slower_than_read_alone():
     assert half < written < read and half < at.dram_bytes(0.25) < read
 
 
+def test_short_blocks_take_as_long_as_it_takes_to_start_them():
+    """Softmax of rows of 32 scores: half a million blocks, and hardly any bytes."""
+    gpu, blocks = load("h200"), 1 << 19
+    usual = gpu.measured["blocks_started"]
+    slow = gpu.model_copy(update={"measured": gpu.measured | {
+        "blocks_started": usual.model_copy(update={"value": usual.value / 100})}})
+    program = schedules.build("softmax_online", Attention(
+        1, 1, blocks, 1, kv_seq=32, dtype="fp16", direction="softmax"), Tiles(1, 32))
+    fast, late = (predict(program, x, blocks_per_sm=32).phases[0].seconds for x in (gpu, slow))
+    assert fast > blocks / usual.value
+    assert late == pytest.approx(100 * blocks / usual.value)
+
+
 def test_blocks_in_step_share_the_memory_that_they_begin_with():
     """A block of 256 rows an SM, one wave: its queries come at an SM's share of DRAM's rate."""
     gpu = load("h200")
