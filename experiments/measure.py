@@ -10,8 +10,9 @@ from pathlib import Path
 
 from .. import kernels
 from ..kernels.errors import Unavailable
+from ..kernels.probes import l2 as probes
 from ..simulator.errors import InputError
-from . import grid, ncu, records
+from . import calibrate, grid, ncu, records
 from .ncu_csv import Profiled
 from .profile_child import PROGRESS
 from .progress import Progress
@@ -19,6 +20,7 @@ from .progress import Progress
 SAMPLES = 10
 WARM_UP = 3
 AT_ONCE = 30  # points of one run of ncu, whose counters are kept when it ends
+SIDE_PROBE = {"count": 64, "stride_bytes": 8192}
 CHILD = f"{__package__}.profile_child"
 NOTES = {
     "clocks": "left alone; times are CUDA event times of all launches of a call, caches warm",
@@ -45,7 +47,8 @@ def measure(points, out: str | None, *, counters: bool = True, repeats: int = 3,
             path = ncu.find()
         except Unavailable as error:
             why = error
-    provenance = records.provenance(cupy, path and ncu.version(path), source_hash(), NOTES)
+    notes = NOTES | {"sm_partitions": _sm_partitions()}
+    provenance = records.provenance(cupy, path and ncu.version(path), source_hash(), notes)
     header = {key: provenance[key] for key in ("format", "gpu", "driver", "kernel_sources")}
     partial = records.Partial(out and f"{out}.partial", header)
     if partial.resumed:
@@ -64,6 +67,14 @@ def measure(points, out: str | None, *, counters: bool = True, repeats: int = 3,
         if why is None:  # else a later run adds the counters
             partial.finish()
     return document, why
+
+
+def _sm_partitions() -> str | None:
+    """Profile.l2.sm_partitions of this very GPU, on which others of its kind differ; None where
+    latencies do not tell."""
+    smid, cycles = probes.latency(**SIDE_PROBE)
+    found = calibrate.sides({"smid": smid, "cycles": cycles})
+    return None if found is None else "".join(map(str, found))
 
 
 def source_hash() -> str:

@@ -4,6 +4,7 @@ Words: *counted* bytes come from kernels built with counting on, *measured* ones
 counters, *predicted* ones from the simulator. What is missing is None.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from statistics import mean, median
 
@@ -30,9 +31,25 @@ def gpu_profile(record: Record, name: str | None = None):
     if name is not None:
         return load(name)
     try:
-        return load(record.gpu)
+        return _of_unit(load(record.gpu), record.provenance.get("sm_partitions"))
     except ProfileError:
         return None
+
+
+def _of_unit(profile, digits: str | None):
+    """The profile with a record's own ``sm_partitions``. Its GPCs stand in the same order, but may
+    begin elsewhere: where most SMs of each are on one side."""
+    gpcs = profile.l2.sm_gpcs
+    if digits is None or len(digits) != profile.sm_count:
+        return profile
+    if gpcs is not None:
+        def on_one_side(order: str) -> int:
+            pairs = Counter(zip(order, digits, strict=True))
+            return sum(max(pairs[gpc, side] for side in set(digits)) for gpc in set(order))
+
+        gpcs = max((gpcs[n:] + gpcs[:n] for n in range(len(gpcs))), key=on_one_side)
+    l2 = profile.l2.model_copy(update={"sm_partitions": digits, "sm_gpcs": gpcs})
+    return profile.model_copy(update={"l2": l2})
 
 
 def comparison(record: Record, profile=None, on_done=lambda: None) -> list[dict]:

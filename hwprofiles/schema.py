@@ -67,6 +67,10 @@ class L2Cache(Section):
                                                   "that are sent to L2 as one")
     coalescer_cycles: Whole | None = _optional("of a request's latency, the cycles in which no "
                                                "other joins it")
+    first_starts_cycles: Whole | None = _optional("over which the first blocks of a launch start")
+    pace_spread: Positive | None = _optional("by how much of the mean pace blocks of equal work "
+                                             "of a GPC are faster or slower")
+    gpc_pace_spread: Positive | None = _optional("and all blocks of a GPC together")
 
     @field_validator("sector_bytes")
     @classmethod

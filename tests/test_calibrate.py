@@ -23,21 +23,20 @@ MIB = 1 << 20
 DIRTY, BEFORE, HOME = 28 * MIB, 2 * MIB, 4096
 
 # Where the model misses by more than the project's bar of 5% away from the knee: what was seen.
-EVEN = "pages fill sets more evenly on the GPU: misses begin a little later than modelled"
+SOFT = "the knee is softer on the GPU: some slices stay where the model loses all (42, 52 MiB)"
 MISSES = {
-    ("private, read 5×, 1 block/SM", calibrate.READ): EVEN,
-    ("private, read 5×, 4 blocks/SM", calibrate.READ): EVEN,
-    ("8 MiB written, then private, read 5×", calibrate.READ): EVEN,
-    ("24 MiB written, then private, read 5×", calibrate.READ): EVEN,
-    ("written, then read", calibrate.READ): EVEN,
+    ("private, read 5×, 1 block/SM", calibrate.READ): SOFT,
+    ("private, read 5×, 4 blocks/SM", calibrate.READ): SOFT,
+    ("8 MiB written, then private, read 5×", calibrate.READ): SOFT,
+    ("24 MiB written, then private, read 5×", calibrate.READ):
+        "dirty lines make others leave: -4 to -16% from 32 to 40 MiB",
+    ("written, then read", calibrate.READ): SOFT,
     ("written, then read", calibrate.WRITE):
         "reading dirty data makes more of it leave than the model has: -28% at 32 MiB",
-    ("8 MiB written, then private, read 5×", calibrate.WRITE):
-        "dirty data leaves a little earlier: -15% at 40 MiB read",
     ("24 MiB written, then private, read 5×", calibrate.WRITE):
-        "reading again makes dirty data leave earlier: down to -41% at 16 MiB read",
+        "reading again makes dirty data leave earlier: -31% at 16 MiB read",
     ("24 MiB written, then private, read 1×", calibrate.WRITE):
-        "dirty data leaves a little earlier: -17% at 16 MiB read",
+        "dirty data stays longer than LRU keeps it: +44% at 36 MiB read",
 }
 
 
@@ -209,7 +208,6 @@ def test_the_model_is_within_5_percent_away_from_the_knee(curves, curve, boundar
     assert not off
 
 
-@pytest.mark.xfail(strict=True, reason=EVEN + " (38 MiB: +9%)")
 def test_below_and_above_the_rise_private_and_shared_reads_are_within_5_percent(curves):
     """What the misses above leave standing: all sizes but 40 to 52 MiB."""
     rows = [r for r in calibrate.judged(curves) if r["pattern"] in ("private", "shared")

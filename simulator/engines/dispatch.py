@@ -6,6 +6,7 @@ import numpy as np
 
 from ..grid_order import LISTED, LONGEST, ROW, SECTIONS
 from ..jit import borrowing, njit
+from .heap import sift_down
 
 DONE = 1e-9  # work of a block that is as good as none
 
@@ -77,7 +78,7 @@ def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
             issued += 1
         residents[sm] = kept
         times[sm] = _next_event(left[sm], ready[sm], kept, speeds, now)
-        _sift_down(queue, times, top)
+        sift_down(queue, times, top)
     return last
 
 
@@ -138,21 +139,4 @@ def _next_event(left: np.ndarray, ready: np.ndarray, residents: int, speeds: np.
 @borrowing
 def _heapify(queue: np.ndarray, times: np.ndarray) -> None:
     for at in range(len(queue) // 2 - 1, -1, -1):
-        _sift_down(queue, times, at)
-
-
-@borrowing
-def _sift_down(queue: np.ndarray, times: np.ndarray, at: int) -> None:
-    """Put the slot at ``at`` in its place by time."""
-    slot = queue[at]
-    while True:
-        child = 2 * at + 1
-        if child >= len(queue):
-            break
-        if child + 1 < len(queue) and times[queue[child + 1]] < times[queue[child]]:
-            child += 1
-        if times[queue[child]] >= times[slot]:
-            break
-        queue[at] = queue[child]
-        at = child
-    queue[at] = slot
+        sift_down(queue, times, at)

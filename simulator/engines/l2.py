@@ -294,6 +294,9 @@ def _machine(gpu: "Profile", blocks_per_sm: int, unit_bytes: int, group: int) ->
     machine["group"] = group
     machine["sharing_max"] = gpu.l2.merged_requests_max or 1
     machine["to_coalescer"] = gpu.l2.coalescer_cycles or 0
+    machine["first_starts"] = gpu.l2.first_starts_cycles or 0
+    machine["pace_spread"] = gpu.l2.pace_spread or 0
+    machine["gpc_pace_spread"] = gpu.l2.gpc_pace_spread or 0
     machine["far_more"] = max(
         _measured(gpu, "l2_far_latency", 0) - _measured(gpu, "l2_near_latency", 0), 0)
     return machine

@@ -25,7 +25,9 @@ _LOAD, _STORE, _REDUCE = int(Kind.LOAD), int(Kind.STORE), int(Kind.REDUCE)
 MACHINE = np.dtype(
     [(name, np.float64) for name in ("l2_latency", "hbm_latency", "sm_bytes_per_cycle",
                                      "dram_bytes_per_cycle", "dram_free",
-                                     "far_more", "to_coalescer")]  # of latencies (l2_merge.py)
+                                     "far_more", "to_coalescer",  # of latencies (l2_merge.py)
+                                     "first_starts",  # cycles
+                                     "pace_spread", "gpc_pace_spread")]  # of the mean pace
     + [(name, np.int64) for name in ("unit_shift", "sector_shift",  # log2 of their bytes
                                      "group", "logged",  # query heads a block; events
                                      "sharing_max")]  # requests in one
@@ -33,7 +35,7 @@ MACHINE = np.dtype(
 # A place for a thread block on an SM: where its block stands, when its next access is due, when
 # all its work before that is done, and how it drifts from others (l2_merge.py).
 SLOT = np.dtype([(name, np.int64) for name in ("address", "head", "group")]
-                + [(name, np.float64) for name in ("due", "clock", "lag", "drift", "since")])
+                + [(name, np.float64) for name in ("due", "clock", "lag", "pace")])
 # The last tile that a side read: nothing changed on that side since, so it is all in place.
 LAST_READ = np.dtype(
     [(name, np.int64) for name in ("start", "tile", "sectors")] + [("ready", np.float64)]
@@ -79,7 +81,7 @@ def run_phase(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.n
             issued = next_block(issued, plan, slots.address, slots.group, sectors, sums, stored)
             slot.group = group_of(issued, plan)
             _begin(slot, variables[number], freed[number], phase, issued, heads, order)
-            begin_drift(slot, issued, n_slots)
+            begin_drift(slot, issued, n_slots, gpcs[sm], machine)
             issued += 1
             ages[sm, present[sm]] = number
             present[sm] += 1
@@ -90,16 +92,17 @@ def run_phase(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.n
             if len(log):
                 note_before(log, machine, number, slot, row, variables[number], tensors, tiles,
                             counts)
+            pace = _pace_of(slot, paces, present[sm], ages[sm], number)
             ready, end = _move_region(row, variables[number], slot, sides[sm], requests[gpcs[sm]],
-                                      freed[number], paces[present[sm], _rank_of(ages[sm], number)],
-                                      tensors, tiles, cache, counts, last, machine)
+                                      freed[number], pace, tensors, tiles, cache, counts, last,
+                                      machine)
             if len(log):
                 note_after(log, machine, row, counts, ready, end)
             slot.address += 1
         if len(log) and machine.logged == len(log):
             break
         _go_on(moves, numbers, variables[number], stops[number], slot, freed[number],
-               paces[present[sm], _rank_of(ages[sm], number)])
+               _pace_of(slot, paces, present[sm], ages[sm], number))
         _sift_down(queue, waiting, slots)
 
 
@@ -115,12 +118,13 @@ def _begin(slot: Record, variables: np.ndarray, freed: np.ndarray, phase: Record
 
 
 @inlined
-def _rank_of(ages: np.ndarray, number: int) -> int:
-    """The age rank of a slot on its SM."""
+def _pace_of(slot: Record, paces: np.ndarray, present: int, ages: np.ndarray, number: int) -> float:
+    """How much slower than alone a slot's block works now, by its own pace and its age rank among
+    those ``present`` on its SM."""
     rank = 0
     while ages[rank] != number:
         rank += 1
-    return rank
+    return slot.pace * paces[present, rank]
 
 
 @inlined

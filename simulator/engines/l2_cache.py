@@ -5,17 +5,18 @@ on the other side is fetched through its home, which keeps a copy too, and the n
 serves that side. Either copy stays as long as any other line of its set would. A write takes room
 as a read does and is dirty at the home.
 
-Where a line goes: consecutive lines of a physical page take consecutive sets, from a set of the
-page's own on. 2 MiB are a little more lines than a partition of an H200 has sets, so each page
-loads some of them twice, others once. The home changes with the parity of some address bits.
+Where a line goes: consecutive memory fills the sets evenly, one after the other and round again, by
+pairs of lines with one home each, in an order of its own within each physical page (2 MiB; of an
+H200 a page has two lines of every other set or so). The home changes with the parity of some
+address bits.
 
-What leaves: the way that was used longest ago (LRU), when it is clean. When it is dirty it is
-written back and stays, and the oldest clean way leaves instead. When more of a partition is dirty
-than may be, a write also cleans the oldest dirty way of its set.
+What leaves is the line that was used longest ago (LRU), written back when it is dirty. When more of
+a partition is dirty than may be, a write also cleans the oldest dirty way of its set.
 
-Every rule is from microbenchmarks of an H200 (how long lines survive others that one SM reads, DRAM
-bytes of scans that read and write private and shared buffers, latencies of atomics), none from
-attention.
+Every rule is from microbenchmarks of an H200, none from attention: lines of single sets, found by
+group testing, that SMs of both sides then read and wrote at random (recorded/sets; the rules here
+say of 99.8% of touches whether and where they hit), DRAM bytes of scans that read and write private
+and shared buffers, latencies of atomics.
 
 The cache moves *units* of consecutive lines, one way each, with a bit for each 32-byte sector that
 is valid or dirty: 128 bytes (one line) is exact; UNIT_BYTES gives the same counts for tiles that
@@ -49,12 +50,14 @@ _ZERO, _ONE, _FOUR, _NIBBLE = (np.uint64(x) for x in (0, 1, 4, 15))
 # sectors, WAYS masks of dirty ones, and the LRU order (nibble r is the way of rank r, 0 the most
 # recent). The others are of a whole partition, kept in its set 0: how many ways may be dirty and
 # how many are, log2 of the units of a home, which bits of a home's number count, log2 of the units
-# of a page, in how many places a page may start, GRAIN units apart, and what is added to a page's
-# number: other memory.
+# of a page and of a grain (what goes to consecutive sets at once, UNIT_BYTES), the bit of a grain's
+# number in which a pair differs, in how many places a page may start, by what part of a turn
+# through them (in 2**-64) the next page starts later, the pairs of a page less one, and what is
+# added to a page's number: other memory.
 # (One array: Numba counts references for each array of a tuple at each call.)
 VALID, DIRTY, ORDER = WAYS, 2 * WAYS, 3 * WAYS
-(DIRTY_LIMIT, DIRTY_WAYS, HOME_SHIFT, HOME_MASK, PAGE_SHIFT, STARTS, GRAIN, SEED,
- _COLUMNS) = range(ORDER + 1, ORDER + 10)
+(DIRTY_LIMIT, DIRTY_WAYS, HOME_SHIFT, HOME_MASK, PAGE_SHIFT, GRAIN_SHIFT, TWIN_SHIFT, STARTS, TURN,
+ PAIRS, SEED, _COLUMNS) = range(ORDER + 1, ORDER + 13)
 
 
 def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
@@ -71,14 +74,20 @@ def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
     cache = np.zeros((partitions, n_sets, _COLUMNS), np.uint64)
     cache[:, :, ORDER] = _FIRST_ORDER
     share = DIRTY_SHARE if dirty_bytes_max is None else dirty_bytes_max / size_bytes
-    grain = max(UNIT_BYTES // unit_bytes, 1)  # lines and larger units go to the same sets
     cache[:, :1, DIRTY_LIMIT] = int(share * WAYS * n_sets)
     home_shift = log2_of("l2.home_bytes", home_bytes or HOME_BYTES)
+    home_bits = home_bits or HOME_BITS
     cache[:, :1, HOME_SHIFT] = max(home_shift - unit_shift, 0)
-    cache[:, :1, HOME_MASK] = home_bits or HOME_BITS
+    cache[:, :1, HOME_MASK] = home_bits
     cache[:, :1, PAGE_SHIFT] = log2_of("page", PAGE_BYTES) - unit_shift
-    cache[:, :1, STARTS], cache[:, :1, GRAIN] = n_sets // grain, grain
-    cache[:, :1, SEED] = seed << 40
+    grain_shift = max(log2_of("unit", UNIT_BYTES) - unit_shift, 0)
+    lowest = home_shift + (home_bits & -home_bits).bit_length() - 1  # address bit of a home
+    cache[:, :1, TWIN_SHIFT] = max(lowest - unit_shift - grain_shift, 0)
+    starts, pairs = n_sets >> grain_shift, PAGE_BYTES >> unit_shift + grain_shift + 1
+    cache[:, :1, GRAIN_SHIFT], cache[:, :1, STARTS] = grain_shift, starts
+    cache[:, :1, TURN] = (pairs << 64) // starts % (1 << 64) if starts else 0
+    cache[:, :1, PAIRS] = pairs - 1
+    cache[:, :1, SEED] = seed << 20
     return cache
 
 
@@ -124,12 +133,19 @@ def _scatter(page: np.uint64) -> np.uint64:
 @inlined
 def set_of(cache: np.ndarray, unit: int) -> Any:
     """The set that a unit goes to, the same in each partition."""
-    to_page = cache[0, 0, PAGE_SHIFT]
+    to_page, grains = cache[0, 0, PAGE_SHIFT], cache[0, 0, GRAIN_SHIFT]
     page = np.uint64(unit) >> to_page
-    where = _scatter(page + cache[0, 0, SEED]) >> np.uint64(32)
-    start = (where * cache[0, 0, STARTS]) >> np.uint64(32)
-    index = np.int64(np.uint64(unit) - (page << to_page) + start * cache[0, 0, GRAIN])
-    return index if index < cache.shape[1] else index % cache.shape[1]
+    inside = np.uint64(unit) - (page << to_page)
+    part = inside >> grains
+    twin = cache[0, 0, TWIN_SHIFT]
+    pair = (part >> twin + _ONE << twin) | (part & ((_ONE << twin) - _ONE))
+    pair ^= _scatter(page + cache[0, 0, SEED]) & cache[0, 0, PAIRS]
+    turn = (page + cache[0, 0, SEED]) * cache[0, 0, TURN] >> np.uint64(32)
+    start = turn * cache[0, 0, STARTS] + np.uint64(1 << 31) >> np.uint64(32)
+    index: Any = np.int64((start + pair << grains) | inside - (part << grains))
+    n_sets = cache.shape[1]
+    index = index - n_sets if index >= n_sets else index
+    return index if index < n_sets else index % n_sets
 
 
 @inlined
@@ -194,19 +210,13 @@ def _clean(cache: np.ndarray, part: int, index: int, way: int) -> tuple[np.uint6
 @inlined
 def _hold(cache: np.ndarray, part: int, index: int, rank: int, way: int, tag: np.uint64,
           mask: np.uint64) -> tuple[int, np.uint64, np.uint64]:
-    """Make sectors valid at ``rank`` (-1: the oldest clean way, for a new tag): (way, what is
-    written back: tag and dirty bits). The oldest, when dirty, is written back for it, and leaves
-    only where all are dirty."""
+    """Make sectors valid at ``rank`` (-1: the oldest way, for a new tag): (way, what is written
+    back: tag and dirty bits)."""
     written_tag, written = _ZERO, _ZERO
     if rank < 0:
         rank, way = WAYS - 1, _way_at(cache, part, index, WAYS - 1)
         if cache[part, index, DIRTY + way]:
             written_tag, written = _clean(cache, part, index, way)
-            for younger in range(WAYS - 2, -1, -1):
-                other = _way_at(cache, part, index, younger)
-                if not cache[part, index, DIRTY + other]:
-                    rank, way = younger, other
-                    break
         cache[part, index, way] = tag
         cache[part, index, VALID + way] = _ZERO
     cache[part, index, VALID + way] |= mask

@@ -6,10 +6,11 @@ on its way for its latency less what it spends between SM and coalescer, so that
 for some 90 cycles, misses for hundreds (measured: two SMs that read the same lines one so many
 cycles after the other, and 2 to 132 that read in step).
 
-How close blocks are in time is a matter of cycles, which the reader's clock does not tell: on a GPU
-the first blocks start one after the other, and none works quite as fast as the next. Here, and only
-here, each block has a start and a pace of its own, fixed by its number. A block that waits for what
-others wait for is in step with them again.
+How close blocks are in time is a matter of cycles. On a GPU the first blocks start one after the
+other, and none works quite as fast as the next, nor does a GPC: each block has a start (that counts
+only here) and a pace of its own, fixed by its number, as far apart as the profile says (walks over
+tiles on tensor cores, measured). A block that waits for what others wait for is in step with them
+again.
 """
 
 from typing import Any
@@ -24,8 +25,6 @@ from ..tape import Record
 REQUEST = np.dtype([("tile", np.int64), ("start", np.int64), ("sharing", np.int64),
                     ("time", np.float64), ("missed", np.float64)])
 REMEMBERED = 8  # requests of a GPC
-PACE_SPREAD = 0.007  # blocks are up to so much faster or slower than the mean: logged on an H200
-FIRST_STARTS_CYCLES = 320.0  # over which the first blocks start: logged on an H200
 
 
 def remembered_requests(gpcs: int) -> np.ndarray:
@@ -46,13 +45,13 @@ def _scattered(number: int) -> float:
 
 
 @inlined
-def begin_drift(slot: Record, issued: int, slots: int) -> None:
-    """A block that is issued as number ``issued`` begins on a slot of ``slots``."""
+def begin_drift(slot: Record, issued: int, slots: int, gpc: int, machine: Record) -> None:
+    """A block that is issued as number ``issued`` begins on a slot of ``slots``, on an SM of
+    ``gpc``."""
     if issued < slots:
-        slot.lag = (_scattered(-issued - 2) + 1) * FIRST_STARTS_CYCLES / 2
-    else:
-        slot.lag += slot.drift * (slot.due - slot.since)
-    slot.drift, slot.since = PACE_SPREAD * _scattered(issued), slot.due
+        slot.lag = (_scattered(-issued - 2) + 1) * machine.first_starts / 2
+    slot.pace = (1 + machine.pace_spread * _scattered(issued)
+                 + machine.gpc_pace_spread * _scattered(-gpc - 2))
 
 
 @inlined
@@ -63,9 +62,9 @@ def merged(requests: np.ndarray, row: Record, start: int, slot: Record, asked: i
     is missed, here or on its way to others."""
     if machine.sharing_max < 2 or asked == 0:
         return 0
-    time = slot.due + slot.lag + slot.drift * (slot.due - slot.since)
+    time = slot.due + slot.lag
     if waits:
-        slot.lag, slot.since = 0.0, slot.due
+        slot.lag = 0.0
     found, oldest, least = -1, 0, np.inf
     for i in range(REMEMBERED):
         request = requests[i]

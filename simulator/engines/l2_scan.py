@@ -1,9 +1,9 @@
 """Scans of buffers through the cache model: what the L2 microbenchmarks do on a GPU.
 
-A block moves one chunk after the other, what its threads move at once, and goes on as soon as it
-is there: a chunk that hits takes less time than one that misses. So a block whose slice is in the
-cache goes round it faster than the others can push it out, and the knee of private buffers is soft
-and late. Lines are the cache's units here, so counts are exact.
+A warp of a block moves its part of one chunk after the other, 16 bytes a thread, and goes on as
+soon as that is there: lines that hit take less time than lines that miss. So a block whose slice is
+in the cache goes round it faster than the others can push it out, and the knee of private buffers
+is soft and late. Lines are the cache's units here, so counts are exact.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..jit import njit
+from .heap import sift_down
 from .l2_cache import UNIT_BYTES, cache_of, popcount, read_unit, write_unit
 
 if TYPE_CHECKING:
     from ...hwprofiles.schema import L2Cache
 
 IN_STEP = (1.0, 1.0, 0.0)
+WARP_LINES = 4  # of 128 bytes: 16 bytes a thread
 
 
 def scan(l2: "L2Cache", sides: Sequence[int] | np.ndarray, *, written_bytes: int = 0,
@@ -69,37 +71,40 @@ def _walks(blocks: int, before: int, written: int, rereads: int, read: int, pass
 @njit
 def _scan(cache: np.ndarray, sides: np.ndarray, readers: np.ndarray, walks: np.ndarray, chunk: int,
           mask: np.uint64, costs: np.ndarray) -> np.ndarray:
-    """(Sectors fetched, sectors written back) of all walks; always the block goes on that is least
+    """(Sectors fetched, sectors written back) of all walks; always the warp goes on that is least
     far in time."""
     counts = np.zeros(2, np.int64)
     blocks, rounds = walks.shape[:2]
-    clock, number, at = np.zeros(blocks), np.zeros(blocks, np.int64), walks[:, 0, 1].copy()
-    dram_free = 0.0
-    while True:
-        block = np.argmin(clock)
-        if clock[block] == np.inf:
-            return counts
-        what, _, end = walks[block, number[block]]
-        stop = min(at[block] + chunk, end)
-        fetched = counts[0]
-        for line in range(at[block], stop):
+    warps = max(chunk // WARP_LINES, 1)  # of a block
+    lines = chunk // warps
+    clock, number = np.zeros(blocks * warps), np.zeros(blocks * warps, np.int64)
+    at = np.array([walks[warp // warps, 0, 1] + warp % warps * lines for warp in range(len(clock))])
+    queue, dram_free = np.arange(len(clock)), 0.0
+    while clock[queue[0]] < np.inf:
+        warp = queue[0]
+        block = warp // warps
+        what, _, end = walks[block, number[warp]]
+        stop, fetched = min(at[warp] + lines, end), counts[0]
+        for line in range(at[warp], stop):
             if what == 0:
                 _write(cache, line, sides[block], mask, counts)
             elif what == 1 or readers[block]:
                 _read(cache, line, sides[block], mask, counts)
         fetched = counts[0] - fetched
-        dram_free = max(dram_free, clock[block]) + fetched * costs[2]
+        dram_free = max(dram_free, clock[warp]) + fetched * costs[2]
         if fetched:
-            clock[block] = max(clock[block] + costs[1], dram_free)
-        elif at[block] < stop:
-            clock[block] += costs[0]
-        at[block] = stop
-        if stop == end:
-            number[block] += 1
-            if number[block] == rounds:
-                clock[block] = np.inf
+            clock[warp] = max(clock[warp] + costs[1], dram_free)
+        elif at[warp] < stop:
+            clock[warp] += costs[0]
+        at[warp] += chunk
+        if at[warp] >= end:
+            number[warp] += 1
+            if number[warp] < rounds:
+                at[warp] = walks[block, number[warp], 1] + warp % warps * lines
             else:
-                at[block] = walks[block, number[block], 1]
+                clock[warp] = np.inf
+        sift_down(queue, clock, 0)
+    return counts
 
 
 @njit
@@ -122,7 +127,7 @@ def phases(l2: "L2Cache", sides: Sequence[int] | np.ndarray, *, read_bytes: int,
            spread: bool = False, read_beside: int = 0, written_beside: int = 0,
            chunk_bytes: int = 16384, seed: int = 0) -> tuple[int, int]:
     """DRAM bytes (read, written back) of blocks that walk one buffer round and round in chunks, in
-    step or ``spread`` evenly over it (experiments/recorded/phases/phases.cu).
+    step or ``spread`` evenly over it (kernels/probes/phases.cu).
 
     Beside each chunk every block reads ``read_beside`` and writes ``written_beside`` bytes that
     nobody touches again (whole UNIT_BYTES).
@@ -156,3 +161,4 @@ def _phases(cache: np.ndarray, sides: np.ndarray, chunks: int, chunk: int, passe
                 _, near, _, home, _, cleaned = write_unit(cache, unit, sides[block], mask)
                 gone += popcount(near) + popcount(home) + popcount(cleaned)
     return fetched, gone
+
