@@ -77,6 +77,7 @@ class Execution:
     filled: float = 1.0  # of the elements of a tile, on average: threads skip the others
     younger_pace: float = 1.0
     loading_warps: int = 0  # of a thread block; they only load
+    block_chain: int = 0  # instructions around a block's loop that each wait for the one before
 
     @property
     def warps(self) -> int:
@@ -201,6 +202,7 @@ _MMA = 16 * 8 * 16  # multiply-adds of one mma.sync
 _FRAGMENT = 256  # elements of one ldmatrix.x4, 4 wavefronts
 GROUP = 128  # threads of a warpgroup
 _WGMMA_ROWS, _WGMMA_DEPTH = 64, 16  # of one wgmma, which has as many columns as asked
+_BLOCK_CHAIN = 500  # half of what a block of mma.sync kernels runs before and after its loop
 _SOFTMAX = {  # for a score: a maximum, an FFMA and ex2, an addition, half a conversion
     "row_max": Cost(slow=1, waits=2), "exp_minus": Cost(2, waits=1), "row_sum": Cost(1),
     "copy": Cost(slow=0.5), "div_rows": Cost(1, 1, waits=2), "log": Cost(slow=4, waits=2),
@@ -233,6 +235,7 @@ def mma_backward(share: Any, rows: int, columns: int, widths: tuple[int, int], t
          "mul": Cost(1)},
         strips=1, operands_ahead=True, masks_edges=True,
         prefetch="trip" if stages > 1 else "none", younger_pace=WIDE_WARPS_PACE,
+        block_chain=_BLOCK_CHAIN,
     )
 
 
@@ -262,10 +265,11 @@ def mma_sync(rows_of_warp: int, columns: int, threads: int, *, stages: int) -> E
                     "dot_add": output,
                     "t_dot": scores, "t_dot_add": scores, "sub_rows": Cost(1), "mul": Cost(1),
                     "maximum": Cost(slow=100 * WARP / rows_of_warp, chain=100),
-                    "log": Cost(1000 * WARP / rows_of_warp, 4, waits=2, chain=500)},
+                    "log": Cost(2 * _BLOCK_CHAIN * WARP / rows_of_warp, 4, waits=2)},
         strips=rows_of_warp // 16, operands_ahead=True, masks_edges=True, 
         prefetch="trip" if stages > 1 else "product",
         younger_pace=WIDE_WARPS_PACE if rows_of_warp > 16 else NARROW_WARPS_PACE,
+        block_chain=_BLOCK_CHAIN,
     )
 
 

@@ -68,8 +68,12 @@ def _above_zero(counts: np.ndarray) -> np.ndarray:
     return positive
 
 
+def _equal(weights: np.ndarray) -> bool:
+    return bool(np.allclose(weights, weights[0], rtol=1e-9))
+
+
 def phase_time(phase: "Phase", resident: int, order: Order, dram_bytes: float | None) -> PhaseTime:
-    """Twice: how busy the multiplier is decides the clock."""
+    """Twice: how busy the GPU is decides its clock and who shares the L2."""
     phase.settle(phase.time(resident, order, dram_bytes))
     return phase.time(resident, order, dram_bytes)
 
@@ -89,6 +93,7 @@ class Phase:
             self.counts = self.counts[:1]  # stands for all
         self.blocks = self.per_head * self.heads
         self.active = min(gpu.sm_count, self.blocks)
+        self.at_work = self.sharing = float(self.active)  # SMs, on average; of those that share L2
         self.own_rows = 1.0  # of a thread block's tile, on average
         for axis in self.phase.axes[:1]:
             self.own_rows = axis.extent / (axis.blocks * axis.step)
@@ -112,9 +117,11 @@ class Phase:
         return counts
 
     def settle(self, found: PhaseTime) -> None:
-        """Take the clock from how busy the GPU's multipliers were."""
+        """Take the clock from how busy the GPU's multipliers were, and the SMs that share the L2
+        from how many were at work."""
         busy = found.unit_seconds[UNITS[_MATMUL]] / found.seconds * self.active / self.gpu.sm_count
         self.rates = rates(self.gpu, self.how.multiplier, self.program.problem.dtype, min(busy, 1))
+        self.sharing = self.at_work
 
     def time(self, resident: int, order: Order, dram_bytes: float | None) -> PhaseTime:
         """Seconds with ``resident`` thread blocks on an SM."""
@@ -127,7 +134,7 @@ class Phase:
         totals[:, _DRAM] = dram_bytes / self.blocks / self.dram_rate * self.active
         waited = (self._waited(demands, totals) + self._spills()) / self.groups
         seen = waited - self._hidden(demands) / self.groups
-        delay = self.counts @ delays
+        delay = self.counts @ delays + self.how.block_chain * self.rates.chain_latency
         delay += self._exposed_loads(seen, demands, self._latencies(from_dram))
         if self.how.ping_pong:
             delay += self._out_of_step(waited, self.counts @ delays)
@@ -141,6 +148,9 @@ class Phase:
         weights = seen.sum(axis=1) + delay
         beside = np.interp(customers, np.arange(1, len(cycles) + 1), cycles)
         work = self._makespan(weights / weights.mean(), order, beside, from_dram)
+        if not _equal(weights):  # equal ones keep SMs in step
+            together = self.blocks * beside[-1] / resident / work
+            self.at_work = min(max(together, 1.0), float(self.active))
         total = max(self._started(resident, work),
                     self.rates.dram_latency + dram_bytes / self.dram_rate)
         busy = totals.mean(axis=0) * self.blocks / self.active / self.rates.clock_hz
@@ -159,7 +169,7 @@ class Phase:
                   from_dram: dict[int, float]) -> float:
         """Cycles of the whole grid. Equal blocks keep SMs in step: all do as the fullest one, and
         what blocks begin with and end with shares the DRAM with all others'."""
-        equal = np.allclose(weights, 1.0, rtol=1e-9)
+        equal = _equal(weights)
         begin, load, end = self._around(from_dram, equal)
         once = 0.0  # before all
         if self.how.persistent:
@@ -184,7 +194,7 @@ class Phase:
                 end += size / rate.block_store_bytes
                 dram += size * share
             elif self.how.prefetch != "none":
-                load += size / rate.boundary_bytes(self.active)
+                load += size / rate.boundary_bytes(self.sharing)
                 dram += size * share
                 latency = max(latency, latencies[tensor])
         if in_step:
@@ -252,7 +262,7 @@ class Phase:
         cycles[_ALU] = instructions / rate.instructions
         cycles[_SMEM] = size / WAVEFRONT_BYTES / rate.wavefronts
         cycles[_BOUNDARY] = size / how.multicast / rate.boundary_bytes(
-            self.active, row["kind"], self._together(row))
+            self.sharing, row["kind"], self._together(row))
         return cycles
 
     def _together(self, row: Record) -> bool:
@@ -352,6 +362,6 @@ class Phase:
             arrival = turns * latencies[int(self.tape[address]["tensor"])] / how.trips_ahead
             if how.prefetch != "none":
                 arrival += size / how.multicast / self.rates.boundary_bytes(
-                    self.active, Kind.LOAD, self._together(self.tape[address]))
+                    self.sharing, Kind.LOAD, self._together(self.tape[address]))
             waits += self.counts[:, address] * np.maximum(arrival - meanwhile, 0)
         return waits

@@ -60,7 +60,7 @@ class Rates:
         """Bytes of DRAM in a clock, when such a share of them is written."""
         return float(np.interp(written, (0.0, 0.5, 1.0), self.gpu_dram_bytes))
 
-    def boundary_bytes(self, active_sms: int, kind: int = Kind.LOAD,
+    def boundary_bytes(self, active_sms: float, kind: int = Kind.LOAD,
                        together: bool = False) -> float:
         """Bytes between L2 and each of so many SMs in a clock: loaded (the same ones by several SMs
         at the same time: ``together``), stored, or added there."""

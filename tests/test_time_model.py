@@ -20,7 +20,7 @@ from hbmeter.simulator.execution import (
     generic,
     multiplier_of,
 )
-from hbmeter.simulator.phase_time import UNITS, clear_tiles
+from hbmeter.simulator.phase_time import UNITS, Phase, clear_tiles
 from hbmeter.simulator.problem import Attention
 from hbmeter.simulator.queueing import alone, residence
 from hbmeter.simulator.rates import rates
@@ -255,6 +255,31 @@ def test_spills_and_fewer_blocks_on_an_sm_cost_time():
     times = [predict(program, gpu, how, blocks_per_sm=m).seconds
              for how, m in ((kernel, 3), (kernel, 2), (kernel, 1), (spilled, 1))]
     assert times == sorted(times) and len(set(times)) == 4
+
+
+def test_what_a_block_does_once_counts_most_where_rows_are_short():
+    def share(seq):
+        program = schedules.build("flash2", Attention(16384 // seq, 16, seq, 128), Tiles(64, 64, 2))
+        gpu = load("h200")
+        how, = generic(program, gpu)
+        with_it, without = (predict(program, gpu, (x,), blocks_per_sm=2).seconds for x in (
+            how, replace(how, block_chain=0)))
+        return with_it / without - 1
+
+    assert share(512) > 4 * share(4096) > 0
+
+
+def test_blocks_of_unequal_length_leave_the_l2_to_fewer_sms_at_the_end():
+    """Four causal blocks a head, one wave: the longest works on when the others are done."""
+    gpu = load("h200")
+    program = schedules.build("flash2", Attention(1, 33, 512, 64, mask="causal"), Tiles(128, 64, 2))
+    phase = Phase(program, 0, gpu, generic(program, gpu)[0])
+    phase.settle(phase.time(1, "row", None))
+    assert 0.4 * 132 < phase.sharing < 0.9 * 132
+    full = schedules.build("flash2", Attention(1, 33, 512, 64), Tiles(128, 64, 2))
+    phase = Phase(full, 0, gpu, generic(full, gpu)[0])
+    phase.settle(phase.time(1, "row", None))
+    assert phase.sharing == 132
 
 
 def test_units_are_what_the_program_says():
