@@ -11,13 +11,19 @@ from hbmeter.experiments import cli, counted, counted_child, ncu, records
 from hbmeter.experiments.ncu_csv import Profiled
 from hbmeter.kernels import probes, runner
 from hbmeter.kernels.errors import Unavailable
-from hbmeter.kernels.probes import bench
+from hbmeter.kernels.probes import bench, l2
 
 NAMES = probes.profiled()
 
 
 def recorded(name):
     return json.loads((records.FOLDER / name / "h200.json").read_text(encoding="utf-8"))
+
+
+def two_sides(count, stride_bytes, rounds=4):
+    """Cycles of the latency probe: SMs below 66 find the even addresses near, the others far."""
+    near = (np.arange(132)[:, None] < 66) == (np.arange(count) % 2 == 0)
+    return np.arange(132), np.where(near, 290, 490).astype(np.uint16)
 
 
 def test_there_is_a_record_of_each():
@@ -48,6 +54,7 @@ def test_launchers_launch_every_entry_with_what_the_kernel_takes(name, monkeypat
     fake = fake_cupy.cupy(launches)
     monkeypatch.setattr(bench, "require_gpu", lambda: fake)
     monkeypatch.setattr(bench, "_module", lambda source, arch: (fake.RawModule(), None))
+    monkeypatch.setattr(l2, "latency", two_sides)
     for key, part in probes.get(name).parts().items():
         launch = probes.get(name).launcher(bench.Bench(), key)
         before = len(launches)
