@@ -166,3 +166,20 @@ def test_files_that_are_no_records(change, tmp_path, capsys):
     path.write_text(json.dumps(document))
     code, _, err = run(capsys, "--recorded", path)
     assert code == 2 and "is not a record" in err and err.count("\n") == 1
+
+
+# ---- On a GPU ----
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_every_part_runs_on_this_gpu(name):
+    """Once, without a profiler; what times itself says something."""
+    try:
+        run_on = bench.Bench()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    if run_on.capability != 90:
+        pytest.skip("the probes name SMs of a GH100")
+    for key, part in probes.get(name).parts().items():
+        found = probes.get(name).launcher(run_on, key)(part.launches[0])
+        assert part.counters or part.row(part.launches[0] | found)
