@@ -16,7 +16,7 @@ from . import schedules
 from .engines import scratchpad
 from .errors import InputError
 from .execution import estimate_residents, generic
-from .grid_order import Order, OrderLike, Swizzle, of_program, read
+from .grid_order import Order, OrderLike, Swizzle, fits, read
 from .occupancy import BlockResources, Occupancy, estimate_resources, occupancy
 from .problem import Attention
 from .program import Program
@@ -84,10 +84,8 @@ class Candidate:
         need, gpu = self.resources, self.gpu
         if self.program.idealised:
             return None
-        try:
-            of_program(self.order, self.program)
-        except InputError as error:
-            return str(error)
+        if not fits(self.order, self.program):
+            return "another number of thread blocks than the order lists"
         if need.smem_bytes > gpu.smem.bytes_per_block_max:
             return (f"{need.smem_bytes:,} B of shared memory, "
                     f"{gpu.smem.bytes_per_block_max:,} allowed")

@@ -152,10 +152,15 @@ def grids(program: "Program") -> list[tuple[int, int]]:
             for phase in program.phases]
 
 
+def fits(order: Order, program: "Program") -> bool:
+    """Whether a program has thread blocks to issue so: of a Swizzle, a phase with as many."""
+    return isinstance(order, str) or len(order.blocks) in map(prod, grids(program))
+
+
 def of_program(order: OrderLike, program: "Program") -> Order:
     """``read``, for this program. Raises InputError too when no phase's grid has as many blocks."""
     found = read(order)
-    if isinstance(found, Swizzle) and len(found.blocks) not in map(prod, grids(program)):
+    if isinstance(found, Swizzle) and not fits(found, program):
         there = ", ".join(dict.fromkeys(f"{heads * blocks:,} ({heads:,} heads × {blocks:,})"
                                         for heads, blocks in grids(program)))
         raise InputError(f"order {found} lists {len(found.blocks):,} thread blocks; the grid of "
