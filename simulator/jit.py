@@ -124,14 +124,22 @@ def _for_compiled_code(function: Function) -> Function:
 
 
 def _interpreted(function: Function) -> Function:
-    """With NUMBA_DISABLE_JIT=1, for debuggers and coverage: fields of records are attributes, as
-    in compiled code."""
+    """With NUMBA_DISABLE_JIT=1, for debuggers and coverage: fields of records are attributes and
+    whole numbers have 64 bits, as in compiled code."""
     @functools.wraps(function)
     def run(*arguments: Any) -> Any:
-        return function(*(a.view((_Record, a.dtype)) if getattr(a, "dtype", a) is not a
-                          and a.dtype.names else a for a in arguments))
+        return function(*map(_as_compiled, arguments))
 
     return run  # type: ignore[return-value]
+
+
+def _as_compiled(argument: Any) -> Any:
+    if type(argument) is int:
+        return np.int64(argument)
+    if not getattr(getattr(argument, "dtype", None), "names", None):
+        return argument
+    seen = argument.view((_Record, argument.dtype))
+    return seen.view(_Records) if isinstance(seen, np.ndarray) else seen
 
 
 class _Record(np.void):  # type: ignore[misc]
@@ -143,3 +151,12 @@ class _Record(np.void):  # type: ignore[misc]
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
+
+
+class _Records(np.ndarray):
+    """Records whose fields are arrays of that name."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in (self.dtype.names or ()):
+            return self[name]
+        raise AttributeError(name)

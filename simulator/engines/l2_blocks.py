@@ -60,7 +60,7 @@ def run_phase(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.n
     stops = np.zeros_like(variables)
     sums = np.zeros((sectors.shape[0] + 1, sectors.shape[1], sectors.shape[2]), np.int64)
     last: Any = np.zeros(cache.shape[0], LAST_READ)
-    last.tile[:] = -1
+    last["tile"][:] = -1
     ages = np.zeros((n_sms, paces.shape[1]), np.int64)  # the slots of an SM, the oldest first
     present = np.zeros(n_sms, np.int64)
     machine.dram_free = 0.0
@@ -81,7 +81,7 @@ def run_phase(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.n
             issued = next_block(issued, plan, slots.address, slots.group, sectors, sums, stored)
             slot.group = group_of(issued, plan)
             _begin(slot, variables[number], freed[number], phase, issued, heads, order)
-            begin_drift(slot, issued, n_slots, gpcs[sm], machine)
+            begin_drift(slot, issued, n_slots, sm, gpcs[sm], machine)
             issued += 1
             ages[sm, present[sm]] = number
             present[sm] += 1
@@ -209,7 +209,7 @@ def _move_region(row: Record, variables: np.ndarray, slot: Record, side: int, re
     if row.kind != _LOAD:
         _move_rows(start, rows, run_bytes, pitch, side, row.kind, sectors[row.tensor], sectors,
                    tensors, cache, last, machine)
-        last.tile[:] = -1
+        last["tile"][:] = -1
         slot.clock = max(slot.clock, slot.due) + transfer
         return slot.clock - transfer, slot.clock
     counts = sectors[row.tensor]
