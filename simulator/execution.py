@@ -22,6 +22,7 @@ WARP = 32
 WAVEFRONT_BYTES = 128  # what shared memory moves in a clock
 CONVERTING_PACE = 0.52  # younger_pace of FMA kernels that convert, of mma.sync with 32 rows a warp,
 WIDE_WARPS_PACE, NARROW_WARPS_PACE = 0.78, 0.98  # and with 16; H200
+BACKWARD_PACE = 0.99  # where all warps wait for each other four times a trip; H200
 STREAMING_THREADS = 256  # of a thread block that multiplies nothing
 WIDE_LOAD_WAVEFRONTS = 4  # of a warp's 16-byte loads, broadcast or not: a quarter warp each
 
@@ -234,7 +235,7 @@ def mma_backward(share: Any, rows: int, columns: int, widths: tuple[int, int], t
          "exp_minus": Cost(2, waits=1), "copy": handed_on, "sub_rows": Cost(1, chain=100),
          "mul": Cost(1)},
         strips=1, operands_ahead=True, masks_edges=True,
-        prefetch="trip" if stages > 1 else "none", younger_pace=WIDE_WARPS_PACE,
+        prefetch="trip" if stages > 1 else "none", younger_pace=BACKWARD_PACE,
         block_chain=_BLOCK_CHAIN,
     )
 
