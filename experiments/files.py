@@ -4,10 +4,14 @@ import csv
 import io
 import json
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
+from ..hwprofiles import ProfileError
+from ..kernels.errors import Unavailable
 from ..simulator.errors import InputError
 
+EXPECTED = (InputError, ProfileError, Unavailable)  # whose text is for users as it is
 _FORMULA = tuple("=+-@\t\r")  # what a formula may begin with
 
 
@@ -22,6 +26,20 @@ def read_json(path: str | Path, what: str):
         raise InputError(f"{path} is not {what}: not JSON: {error}") from None
     except RecursionError:
         raise InputError(f"{path} is not {what}: nested too deeply") from None
+
+
+@contextmanager
+def reading(paths, what: str):
+    """For what is done with the content of a user's files, which may lack anything or hold anything
+    in its place: InputError for what fails inside. Nothing is caught without files."""
+    try:
+        yield
+    except Exception as error:
+        if not paths or isinstance(error, (*EXPECTED, OSError, MemoryError)):
+            raise
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(f"{', '.join(map(str, paths))}: not {what}, whole and as measured "
+                         f"({why[:200]})") from error
 
 
 def output_folder(path: str) -> Path:
@@ -53,12 +71,17 @@ def output_file(path: str) -> Path:
 
 
 def write_atomic(path: Path, content: str | bytes):
-    """Write a file under another name first: readers see the old file or the new one, whole."""
+    """Write a file under another name first: readers see the old file or the new one, whole. What
+    a link leads to is written, and a device or pipe stays what it is."""
     data = content.encode() if isinstance(content, str) else content
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+        else:
+            temporary.write_bytes(data)
+            temporary.replace(path)
     except OSError as error:
         error.filename = str(path)  # a full disk does not say which file
         raise

@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..simulator.errors import InputError
-from .files import read_json
+from .files import read_json, write_atomic
 from .grid import Point
 
 FOLDER = Path(__file__).parent / "recorded"
@@ -82,14 +82,7 @@ def document(provenance: dict, points: list[dict]) -> dict:
 
 def save(path, content: dict) -> None:
     """Write a record whole or not at all: no reader sees half a file."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(_text(content))
-        os.replace(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
+    write_atomic(path, _text(content))
 
 
 def _text(content: dict) -> str:

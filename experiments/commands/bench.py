@@ -59,14 +59,18 @@ def run(args):
 
 
 def _ladder(args):
+    from ...simulator.errors import InputError
     from .. import style
     from ..figures import ladder
     from ..files import output_file, write_atomic
     from ..output import print_json
 
+    if args.ladder and not args.ladder.lower().endswith(".png"):
+        raise InputError(f"--ladder {args.ladder}: the picture's name must end in .png")
+    target = output_file(args.ladder) if args.ladder else None
     rows = ladder.run(None, None)
-    if args.ladder:
-        write_atomic(output_file(args.ladder), style.png(ladder.plot(rows)))
+    if target:
+        write_atomic(target, style.png(ladder.plot(rows)))
     if args.json:
         print_json(rows)
     else:

@@ -56,14 +56,20 @@ def add_arguments(parser):
 def run(args):
     """Measure or read, write, print."""
     from ...hwprofiles import load
+    from ..files import reading
 
     probe = args.l2 not in (None, SCANS)
     out = _place(args.out, args.recorded is None, probe)
     if args.gpu is not None:
         load(args.gpu)  # a mistake in it is known now rather than after a minute
-    measuring = args.recorded is None
-    records = [_measured(out, args.l2)] if measuring else _recorded(args.recorded)
-    kept = not measuring and _are_kept(args.recorded)
+    if args.recorded is None:
+        return _report(args, out, [_measured(out, args.l2)], False)
+    with reading(args.recorded, "a record of hbmeter calibrate"):
+        return _report(args, out, _recorded(args.recorded), _are_kept(args.recorded))
+
+
+def _report(args, out, records, kept):
+    """Write and print what records say; 1 when a rate is refused."""
     found = [_Shown.of(record, args.gpu, kept) for record in records]
     if out is not None and out.suffix != ".json":
         _write_profile(out, found, args.gpu)

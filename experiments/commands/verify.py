@@ -104,12 +104,14 @@ def _refuse_what_does_nothing(args):
 def _recorded(args):
     from ...kernels.errors import Unavailable
     from .. import records
+    from ..files import reading
 
     found = [records.load(path) for path in args.recorded] or records.load_all()
     if not found:
         raise Unavailable("no measurements are kept in this installation: measure with "
                           "hbmeter verify --out FILE on a GPU, and read it with --recorded FILE")
-    return _report(args, found)
+    with reading(args.recorded, "a record of hbmeter verify"):
+        return _report(args, found)
 
 
 def _measure(args):
@@ -135,10 +137,18 @@ def _measure(args):
 
 def _random(args):
     """Errors over random problems, measured or kept; 1 when a kernel does not pass its bar."""
+    from ..files import reading
+
+    if args.recorded is None:
+        return _report_errors(args, [_measure_errors(args)])
+    with reading(args.recorded, "a record of hbmeter verify --random"):
+        return _report_errors(args, _kept_errors(args))
+
+
+def _report_errors(args, found):
     from .. import random_errors
     from ..output import print_json, table
 
-    found = _kept_errors(args) if args.recorded is not None else [_measure_errors(args)]
     failed = [line for document in found for line in random_errors.failures(document["points"])]
     if args.json:
         print_json([{**document, "summary": random_errors.summary(document["points"])}
