@@ -26,7 +26,8 @@ HAND = "test_theory_by_hand.py"
 TESTS = {
     "occupancy": ["test_occupancy_by_hand.py"],
     "theory_softmax": [HAND, "test_theory.py", "-k", "closed_form or softmax or chunked"],
-    "theory_decode": [HAND, "test_theory.py", "-k", "hand or split or decode or paged or mla"],
+    "theory_decode": [HAND, "test_theory.py", "-k",
+                      "hand or compulsory_output or split or decode or paged or mla"],
     "theory_backward": [HAND, "test_theory.py", "test_backward.py", "-k",
                         "hand or long_rows and backward or compulsory_output or paper or figure_2 "
                         "or 8nd or engine_counts and backward"],

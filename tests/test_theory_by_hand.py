@@ -31,6 +31,16 @@ def test_decode_walks_the_window_from_a_whole_step_on(window, keys, pages):
     assert theory.bytes_by_tensor("split_kv", problem, Tiles(2, 16))["K"] == (keys * 8, 0)
 
 
+def test_decode_in_steps_of_a_page_and_of_single_keys():
+    """Pages of 5 and column blocks of 16 begin together at every 80th key; a window as wide as all
+    keys begins at the first."""
+    problem = Attention(1, 2, 1, 4, kv_heads=1, kv_seq=100, mask="window:12")  # from 88
+    found = theory.bytes_by_tensor("paged", problem, Tiles(1, 16, page=5))
+    assert found["table"] == (2 * 4 * 4, 0) and found["K"] == (2 * 20 * 8, 0)
+    whole = replace(problem, mask="window:100")
+    assert theory.bytes_by_tensor("split_kv", whole, Tiles(2, 1))["K"] == (100 * 8, 0)
+
+
 def test_splits_are_whole_steps_and_none_is_empty():
     problem = Attention(1, 2, 1, 4, kv_heads=1, kv_seq=100)  # 7 steps of 16
     for asked, splits in [(1, 1), (2, 2), (3, 3), (4, 4), (5, 4), (6, 4), (7, 7), (9, 7)]:
