@@ -24,6 +24,7 @@ add_unit, read_unit, write_unit, home_of, set_of = (
 SCHEDULES = ("flash1", "flash2", "standard")
 TILES = Tiles(32, 64)
 SMALL = Attention(2, 4, 256, 64, kv_heads=2)
+IN_STEP = {"pace_spread": None, "gpc_pace_spread": None}  # all SMs as fast
 
 
 def gpu_with(l2_bytes=None, partitions=1, **l2_changes):
@@ -93,7 +94,7 @@ def test_tensors_add_up_to_the_totals(schedule):
 def test_units_of_lines_count_as_single_lines(schedule, seq, order, partitions, mebibytes):
     """Tiles of whole units: the same counts, but for the rank at which a line's fellows enter.
     (Where tiles share units, m and l of flash1 and S, and all just fits, 3 to 6% apart.)"""
-    gpu, problem = gpu_with(mebibytes << 20, partitions), Attention(1, 8, seq, 64)
+    gpu, problem = gpu_with(mebibytes << 20, partitions, **IN_STEP), Attention(1, 8, seq, 64)
     coarse, exact = (simulate(schedule, problem, gpu, Tiles(64, 64), order=order, unit_bytes=size)
                      for size in (l2_cache.UNIT_BYTES, 128))
     assert coarse.dram_read_bytes == pytest.approx(exact.dram_read_bytes, rel=0.02)
@@ -275,10 +276,19 @@ def test_the_second_block_of_an_sm_walks_k_and_v_apart_from_the_first():
     """Full attention in waves: as many walks as there are paces on an SM."""
     problem = Attention(1, 16, 8192, 128)
     alike, apart = (
-        simulate("flash2", problem, gpu_with(12 << 20, 2), Tiles(128, 64, 2), order="head",
-                 blocks_per_sm=2, younger_pace=pace, skip_repeats=False).dram_read_bytes
+        simulate("flash2", problem, gpu_with(12 << 20, 2, **IN_STEP), Tiles(128, 64, 2),
+                 order="head", blocks_per_sm=2, younger_pace=pace, skip_repeats=False)
         for pace in (1.0, 0.8))
-    assert 1.5 < apart / alike < 2.2
+    assert 1.5 < apart.dram_read_bytes / alike.dram_read_bytes < 2.2
+
+
+def test_sms_of_unequal_pace_part_and_heads_far_above_the_cache_are_read_more_often():
+    problem = Attention(1, 16, 8192, 128)
+    in_step, apart = (simulate("flash2", problem, gpu_with(12 << 20, 2, **changes),
+                               Tiles(128, 64, 2), order="head", skip_repeats=False)
+                      for changes in (IN_STEP, {}))
+    assert apart.dram_read_bytes > 1.2 * in_step.dram_read_bytes
+    assert apart.sectors_asked == in_step.sectors_asked
 
 
 def test_seeds_matter_where_all_just_fits_and_nowhere_else():

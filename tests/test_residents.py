@@ -20,7 +20,8 @@ def case(found):
 @pytest.mark.parametrize("found", [case(found) for found in RECORDED])
 def test_the_second_block_of_an_sm_runs_at_the_pace_that_its_kernel_declares(found):
     point = found.point
-    (execution,) = kernels.get(point.kernel).executions(point.problem, point.tiles)
+    execution = max(kernels.get(point.kernel).executions(point.problem, point.tiles),
+                    key=lambda found: len(found.costs))  # of the launch that multiplies
     assert execution.younger_pace == pytest.approx(found.pace, abs=0.035)
 
 

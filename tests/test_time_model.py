@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from hbmeter import kernels
 from hbmeter.hwprofiles import load
-from hbmeter.simulator import grid_order, schedules
+from hbmeter.simulator import schedules
 from hbmeter.simulator.blocks import explore, why_faster
 from hbmeter.simulator.bounds import pass_bound, program_bound
-from hbmeter.simulator.engines.dispatch import makespan
 from hbmeter.simulator.engines.executions import executions
 from hbmeter.simulator.execution import (
     estimate_residents,
@@ -135,70 +134,6 @@ def test_warpgroups_in_turns_are_faster_than_one_by_one_and_slower_than_without_
     assert max(units.values()) < 0.95 * turns.seconds
     assert turns.seconds < units["matmul"] + units["exp"] + units["issue"]
     assert turns.seconds < one.seconds
-
-
-# ---- Waves ----
-
-ROW, HEAD, LONGEST = (np.array([number]) for number in
-                      (grid_order.ROW, grid_order.HEAD, grid_order.LONGEST))
-
-
-def naive_makespan(weights, sms, residence, begin=0.0, load=0.0, pace=1.0):
-    """Older ones faster, in small steps of time; a block begins when its load is there."""
-    waiting, on_sm, port = list(weights), [[] for _ in range(sms)], [0.0] * sms
-    now, step = 0.0, residence[0] / 4000
-
-    def admit(sm):
-        port[sm] = max(now + begin, port[sm]) + load
-        on_sm[sm].append([port[sm], waiting.pop(0)])
-
-    for _ in residence:
-        for sm in range(sms):
-            if waiting:
-                admit(sm)
-    while any(on_sm):
-        now += step
-        for sm, blocks in enumerate(on_sm):
-            ready = [block for block in blocks if block[0] <= now]
-            shares = pace ** np.arange(len(ready))
-            for block, share in zip(ready, shares / max(shares.sum(), 1), strict=True):
-                block[1] -= share * len(ready) / residence[len(ready) - 1] * step
-            blocks[:] = [block for block in blocks if block[1] > 1e-12]
-            while waiting and len(blocks) < len(residence):
-                admit(sm)
-    return now
-
-
-@pytest.mark.parametrize(("begin", "load", "pace"), [(0, 0, 1), (3, 0, 0.5), (2, 1.5, 0.8)])
-@pytest.mark.parametrize(("blocks", "sms"), [(1, 4), (7, 3), (13, 2), (30, 4)])
-def test_dispatch_is_what_small_steps_of_time_give(blocks, sms, begin, load, pace):
-    beside = np.array([10.0, 14.0, 19.0])
-    weights = np.random.default_rng(blocks).uniform(0.5, 1.5, blocks)
-    found = makespan(weights, 1, ROW, sms, beside, begin, load, pace)
-    assert found == pytest.approx(naive_makespan(weights, sms, beside, begin, load, pace), rel=0.02)
-
-
-def test_of_equal_blocks_all_sms_do_as_the_fullest():
-    beside = np.array([10.0, 14.0, 19.0])
-    for blocks in (1, 11, 12, 13, 50):
-        one = makespan(np.ones(1), -(-blocks // 4), ROW, 1, beside, 2.0, 1.0)
-        assert makespan(np.ones(1), blocks, ROW, 4, beside, 2.0, 1.0) == pytest.approx(one)
-
-
-def test_whole_waves_of_equal_blocks_take_whole_times():
-    beside = np.array([10.0])
-    for waves in (1, 2, 5):
-        assert makespan(np.ones(1), 8 * waves, ROW, 8, beside) == pytest.approx(10.0 * waves)
-    assert makespan(np.ones(1), 9, ROW, 8, beside) == pytest.approx(20.0)  # the tail
-
-
-def test_longest_first_never_ends_later_than_the_other_orders():
-    beside = np.array([10.0])
-    for heads, rows, sms in ((3, 8, 4), (16, 32, 132), (5, 64, 132)):
-        weights = np.arange(1, rows + 1) / (rows + 1) * 2  # causal: later rows see more
-        row, head, longest = (makespan(weights, heads, order, sms, beside)
-                              for order in (ROW, HEAD, LONGEST))
-        assert longest <= min(row, head) and longest < head
 
 
 # ---- Laws of the whole ----

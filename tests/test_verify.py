@@ -7,11 +7,9 @@ Every measurement here is synthetic: made from predictions by tests/fake_ncu.py 
 import json
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from hbmeter import kernels
 from hbmeter.experiments import cli, grid, measure, ncu, records, verify
@@ -23,6 +21,7 @@ from hbmeter.simulator import Attention, Tiles, schedules, traffic
 from hbmeter.simulator.engines import scratchpad
 from hbmeter.simulator.errors import InputError
 from hbmeter.simulator.grid_order import ORDERS
+from sides import latency_of_sides
 
 FAKE_NCU = Path(__file__).parent / "fake_ncu.py"
 POINTS = (
@@ -46,9 +45,6 @@ def fake_run_point(point):
     }
 
 
-SIDES = "01" * 66
-
-
 def seem_to_have_a_gpu(monkeypatch, folder):
     """An H200 and, in the folder, ncu."""
     cupy = SimpleNamespace(__version__="0", cuda=SimpleNamespace(
@@ -63,9 +59,7 @@ def seem_to_have_a_gpu(monkeypatch, folder):
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{FAKE_NCU}" "$@"\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(bin_folder), prepend=":")
-    monkeypatch.setattr(measure.probes, "latency", lambda count, stride_bytes: (
-        np.arange(132), np.array([[200 + 100 * ((address + int(side)) % 2)
-                                   for address in range(count)] for side in SIDES])))
+    monkeypatch.setattr(measure.probes, "latency", latency_of_sides)
     monkeypatch.setenv("HBMETER_REVISION", "synthetic")
     monkeypatch.setattr(runner, "require_gpu", lambda: cupy)
     monkeypatch.setattr(measure, "run_point", fake_run_point)
@@ -94,23 +88,6 @@ def measured(tmp_path_factory):
 def record(fake_gpu, measured):
     """A copy of it."""
     return Path(shutil.copy(measured, fake_gpu))
-
-
-def test_the_sides_of_this_gpus_sms_are_recorded_and_predictions_have_them(measured):
-    record = records.load(measured)
-    assert record.provenance["sm_partitions"] == SIDES
-    profile = verify.gpu_profile(record)
-    assert profile.l2.sm_partitions == SIDES
-    assert profile.l2.sm_gpcs == load("h200").l2.sm_gpcs  # no turn is better
-    assert verify.gpu_profile(record, "h200") == load("h200")
-
-
-def test_gpcs_turn_with_the_order_in_which_blocks_reach_the_sms(measured):
-    """A launch that begins in the middle of the first GPC."""
-    l2 = load("h200").l2
-    turned = replace(records.load(measured), provenance={
-        "gpu": "NVIDIA H200", "sm_partitions": l2.sm_partitions[8:] + l2.sm_partitions[:8]})
-    assert verify.gpu_profile(turned).l2.sm_gpcs == l2.sm_gpcs[8:] + l2.sm_gpcs[:8]
 
 
 # ---- The grid ----

@@ -50,11 +50,10 @@ def run_phase(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.n
               machine: Record, plan: Record, stored: np.ndarray, log: np.ndarray) -> None:
     """Run all thread blocks of a phase: always the slot whose next access is due first goes on.
 
-    ``moves`` and ``requests`` as l2_moves.py and l2_merge.py have them; ``numbers``: the program's
-    lists; ``order``: dispatch.place_of's; ``sides`` and ``gpcs`` of the SMs; ``paces`` [blocks on
-    the SM, age rank]: how much slower than alone; ``variables`` [slot, variable]; ``freed`` [slot,
-    tile, stage]: when buffers of the latest loads are free; ``sectors`` [group, tensor, count],
-    grouped as ``plan`` says (l2_repeat.py). The run ends when ``log`` (l2_log.py), if any, is full.
+    ``moves``, ``requests``, ``log``, ``order``: as l2_moves.py, l2_merge.py, l2_log.py and
+    dispatch.place_of have them; ``paces`` [blocks on the SM, age rank]: how much slower than alone;
+    ``freed`` [slot, tile, stage]: when buffers of the latest loads are free; ``sectors`` [group,
+    tensor, count], grouped as ``plan`` says (l2_repeat.py). The run ends when ``log`` is full.
     """
     n_slots, n_sms = len(slots), len(sides)
     stops = np.zeros_like(variables)
