@@ -9,7 +9,9 @@ import hashlib
 import json
 from collections.abc import Iterator
 from functools import cache
-from itertools import product
+from heapq import nsmallest
+from itertools import islice, product
+from operator import itemgetter
 
 from ..simulator.errors import InputError
 from ..simulator.problem import Attention
@@ -53,26 +55,33 @@ def seen() -> tuple[Point, ...]:
 
 @cache
 def _drawings() -> tuple[tuple[Point, ...], ...]:
+    """One a salt: of each kernel those of least hash that no record and no earlier drawing has."""
     from .grid import recorded
 
     known, found = set(recorded()), []
-    for salt in SALTS:
-        found.append(_drawn(salt, known))
-        known.update(found[-1])
+    least = {kernel: _least(kernel, known) for kernel in COUNTS}
+    for number in range(len(SALTS)):
+        drawn = [point for kernel, count in COUNTS.items()
+                 for point in islice((p for p in least[kernel][number] if p not in known), count)]
+        found.append(tuple(drawn))
+        known.update(drawn)
     return tuple(found)
 
 
-def _drawn(salt: bytes, known: set[Point]) -> tuple[Point, ...]:
-    found = []
-    for kernel, count in COUNTS.items():
-        fitting = (point for point in _candidates(kernel) if point not in known)
-        found += sorted(fitting, key=lambda point: _hash(salt, point))[:count]
-    return tuple(found)
-
-
-def _hash(salt: bytes, point: Point) -> bytes:
-    text = json.dumps(point.document, sort_keys=True)
-    return hashlib.sha256(salt + text.encode()).digest()
+def _least(kernel: str, known: set[Point]) -> list[list[Point]]:
+    """By salt, the candidates that are not known by their hashes: the first, enough for all
+    drawings. Each is made and written once."""
+    enough = COUNTS[kernel] * len(SALTS)
+    hashed: list[list] = [[] for _ in SALTS]
+    for point in _candidates(kernel):
+        if point in known:
+            continue
+        text = json.dumps(point.document, sort_keys=True).encode()
+        for salt, mine in zip(SALTS, hashed, strict=True):
+            mine.append((hashlib.sha256(salt + text).digest(), point))
+            if len(mine) > 8 * enough:
+                mine[:] = nsmallest(enough, mine, key=itemgetter(0))
+    return [[point for _, point in sorted(mine, key=itemgetter(0))] for mine in hashed]
 
 
 def _candidates(kernel: str) -> Iterator[Point]:
