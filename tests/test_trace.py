@@ -10,7 +10,7 @@ from hbmeter.experiments.cli import main
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import Attention, Tiles, schedules
 from hbmeter.simulator.engines import l2
-from hbmeter.simulator.engines.l2_log import START, STOP, Log
+from hbmeter.simulator.engines.l2_log import EVENT, START, STOP, Log
 from hbmeter.simulator.point import traffic
 
 TILES = Tiles(64, 64, 2)
@@ -150,6 +150,16 @@ def test_a_full_log_is_the_beginning_of_the_run(size):
     assert cut.full and (cut.events == whole.events[:size]).all()
     assert len(trace.slices) <= size * trace_events.SLICES_OF_AN_EVENT + 3
     check_format(json.loads(trace.text({})))
+
+
+def test_nothing_is_noted_beyond_a_log_that_fills_when_blocks_end():
+    """Where the log ends among the last events, blocks that end find it full."""
+    whole = traced("flash2")[2].used
+    for size in range(whole - 40, whole + 1):
+        log, room = Log(size), np.zeros(size + 64, EVENT)
+        log._room, room["end"] = room[:size], -7
+        traffic("flash2", SHAPES["flash2"], small_gpu(), TILES, engine="l2-tile", log=log)
+        assert log.used == size and (room["end"][size:] == -7).all()
 
 
 def test_the_command_writes_the_file_and_one_document(tmp_path, capsys):

@@ -65,7 +65,7 @@ def run_phase(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.n
     machine.dram_free = 0.0
     queue, waiting = np.arange(n_slots), n_slots  # a heap of slots by due time
     issued: Any = np.int64(0)  # (with a literal Numba compiles next_block twice)
-    while waiting and not plan.stop:
+    while waiting and not plan.stop and (machine.logged < len(log) or not len(log)):
         number = queue[0]
         slot, sm = slots[number], number % n_sms
         if slot.address < 0:
@@ -98,8 +98,6 @@ def run_phase(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.n
             if len(log):
                 note_after(log, machine, row, counts, ready, end)
             slot.address += 1
-        if len(log) and machine.logged == len(log):
-            break
         _go_on(moves, numbers, variables[number], stops[number], slot, freed[number],
                _pace_of(slot, paces, present[sm], ages[sm], number))
         _sift_down(queue, waiting, slots)
