@@ -13,8 +13,9 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-# Before NumPy: products of tiles are small, and threads for them wait for each other.
+# Before NumPy, whose threads for the small products of tiles wait for each other, and Matplotlib.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ["MPLBACKEND"] = "agg"  # no figure needs a window, or the backend that a notebook names
 
 from ..hwprofiles import ProfileError
 from ..kernels.errors import Unavailable

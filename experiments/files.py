@@ -74,7 +74,7 @@ def write_atomic(path: Path, content: str | bytes):
     """Write a file under another name first: readers see the old file or the new one, whole. What
     a link leads to is written, and a device or pipe stays what it is."""
     data = content.encode() if isinstance(content, str) else content
-    path = Path(os.path.realpath(path))
+    named, path = path, Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         if path.exists() and not path.is_file():
@@ -83,7 +83,7 @@ def write_atomic(path: Path, content: str | bytes):
             temporary.write_bytes(data)
             temporary.replace(path)
     except OSError as error:
-        error.filename = str(path)  # a full disk does not say which file
+        error.filename = str(named)  # a full disk does not say which file
         raise
     finally:
         temporary.unlink(missing_ok=True)

@@ -38,7 +38,7 @@ def of_entry(name, value):
 
 
 @pytest.mark.parametrize("change", [
-    of_entry("registers", None), of_entry("blocks_per_sm", None),
+    of_entry("blocks_per_sm", None),
     lambda document: document["points"][0].update(counted=[]),
     lambda document: document["points"][0].update(times_ms={"a": 1}),
     lambda document: document["provenance"].update(sm_partitions=3),
