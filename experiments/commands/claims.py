@@ -1,8 +1,8 @@
 """Claims about attention, tested: which hold, where, by count and by measurement.
 
-  hbmeter claims                    all of them, a verdict each
-  hbmeter claims 2 11               some, with the numbers behind the verdict
-  hbmeter claims --html claims.html one page with pictures, nothing fetched from elsewhere
+  hbmeter claims                      all of them, a verdict each
+  hbmeter claims 2 11                 some, with the numbers behind the verdict
+  hbmeter claims --html claims.html   one page with pictures, nothing fetched from elsewhere
 
 Verdicts are computed from counts of tile programs, predictions, the recorded measurements and
 published tables: holds, holds where …, does not hold.
