@@ -1,13 +1,11 @@
 """Plain-text tables and JSON on stdout."""
 
 import json
-import sys
 
 
 def print_json(document):
-    """One JSON document on stdout."""
-    json.dump(document, sys.stdout, indent=2, allow_nan=False)
-    print()
+    """One JSON document on stdout; nothing of one that holds what JSON cannot say."""
+    print(json.dumps(document, indent=2, allow_nan=False))
 
 
 def si(value: float | None, unit: str = "B") -> str:

@@ -69,6 +69,12 @@ def test_a_record_of_random_errors_that_lacks_all_is_refused(content, tmp_path, 
         capsys, "verify", "--random", "--recorded", path)
 
 
+def test_what_json_cannot_say_leaves_stdout_empty(tmp_path, capsys):
+    path = changed(VERIFY, tmp_path, lambda d: d["provenance"].update(date=float("nan")), points=1)
+    assert main(["verify", "--recorded", str(path), "--json"]) == 2
+    assert capsys.readouterr().out == ""
+
+
 def test_mistakes_of_ours_are_not_laid_on_files():
     with pytest.raises(KeyError), files.reading([], "a record"):
         raise KeyError("ours")
