@@ -24,6 +24,12 @@ class Residents:
     blocks: tuple[tuple[tuple[int, int], ...], ...]
 
     @property
+    def together(self) -> int:
+        """Blocks that an SM has at once: those that start with the first, the median of the SMs."""
+        return int(median(sum(start - blocks[0][0] <= TOGETHER_NS for start, _ in blocks)
+                          for blocks in self.blocks))
+
+    @property
     def pace(self) -> float:
         """Pace of the second block of an SM beside the first, of blocks of equal length that start
         together: when the first ends after W, the second has done pace · W and needs

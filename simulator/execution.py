@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 WARP = 32
 WAVEFRONT_BYTES = 128  # what shared memory moves in a clock
 CONVERTING_PACE = 0.52  # younger_pace of FMA kernels that convert, of mma.sync with 32 rows a warp,
-WIDE_WARPS_PACE, NARROW_WARPS_PACE = 0.78, 0.98  # and with 16; H200
+WIDE_WARPS_PACE, NARROW_WARPS_PACE = 0.78, 0.985  # and with 16; H200
+NARROW_AHEAD_PACE = 0.96  # these with two stages
 BACKWARD_PACE = 0.99  # where all warps wait for each other four times a trip; H200
 STREAMING_THREADS = 256  # of a thread block that multiplies nothing
 WIDE_LOAD_WAVEFRONTS = 4  # of a warp's 16-byte loads, broadcast or not: a quarter warp each
@@ -56,8 +57,8 @@ class Execution:
     ``prefetch`` is what runs between a load and its use: "none" (serial: a block then loads
     ``in_flight_bytes`` at a time), a "product" of the same trip, or a whole "trip" (double-
     buffered); loads of ``trips_ahead`` trips are on their way at once.
-    ``younger_pace``: how fast a thread block runs beside the next older one on its SM, whose warps
-    are served first; read off the starts and ends of thread blocks on an H200 (experiments/
+    ``younger_pace``: how fast a thread block runs beside an older one on its SM, whose warps are
+    served first; read off the starts and ends of thread blocks on an H200 (experiments/
     residents.py), 1 where they were not recorded.
     """
 
@@ -269,7 +270,8 @@ def mma_sync(rows_of_warp: int, columns: int, threads: int, *, stages: int) -> E
                     "log": Cost(2 * _BLOCK_CHAIN * WARP / rows_of_warp, 4, waits=2)},
         strips=rows_of_warp // 16, operands_ahead=True, masks_edges=True, 
         prefetch="trip" if stages > 1 else "product",
-        younger_pace=WIDE_WARPS_PACE if rows_of_warp > 16 else NARROW_WARPS_PACE,
+        younger_pace=WIDE_WARPS_PACE if rows_of_warp > 16 else
+        NARROW_AHEAD_PACE if stages > 1 else NARROW_WARPS_PACE,
         block_chain=_BLOCK_CHAIN,
     )
 

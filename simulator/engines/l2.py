@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 # Cycles where a profile has no latencies: the H800's (Luo et al., arXiv 2402.13499).
 L2_LATENCY_CYCLES, HBM_LATENCY_CYCLES = 263.0, 479.0
-YOUNGER_PACE = 0.78  # of the next older block on the SM; kernels on mma.sync, 32 rows a warp, H200
+# Paces of the next older block on the SM (recorded/residents, H200): mma.sync, 32 rows a warp; the
+# least.
+YOUNGER_PACE, PACE_MIN = 0.78, 0.5
 GROUP_SMS = 16  # SMs of a GPC
 SM_BYTES_PER_CLOCK = 64.0  # from L2, where a profile has no L2 bandwidth: the width of the port
 
@@ -218,10 +220,12 @@ def _cache(gpu: "Profile", unit_bytes: int, others_at: int, dirty_bytes: float,
 
 def _paces(residents: int, younger_pace: float) -> np.ndarray:
     """[blocks on an SM, age rank]: by how much slower than alone each works, together as fast as
-    one alone."""
+    one alone. ``younger_pace`` is that of the younger of two; where more share an SM, each falls
+    behind the next older one by that for each of the others, at most to PACE_MIN."""
     paces = np.ones((residents + 1, residents))
     for present in range(1, residents + 1):
-        rates = younger_pace ** np.arange(present)
+        pace = max(younger_pace ** (present - 1), min(younger_pace, PACE_MIN))
+        rates = pace ** np.arange(present)
         paces[present, :present] = rates.sum() / rates
     return paces
 

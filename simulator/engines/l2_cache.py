@@ -43,7 +43,7 @@ SECTORS_PER_UNIT_MAX = 64
 
 _FIRST_ORDER = np.uint64(0xFEDCBA9876543210)
 _EACH_NIBBLE = np.uint64(0x1111111111111111)
-_ZERO, _ONE, _FOUR, _NIBBLE = (np.uint64(x) for x in (0, 1, 4, 15))
+_ZERO, _ONE, _TWO, _FOUR, _NIBBLE = (np.uint64(x) for x in (0, 1, 2, 4, 15))
 
 
 # Columns of a set, [partition, set, column]: WAYS tags (unit + 1; 0 is empty), WAYS masks of valid
@@ -131,6 +131,16 @@ def _scatter(page: np.uint64) -> np.uint64:
 
 
 @inlined
+def _order_of(page: np.uint64, pairs: np.uint64) -> np.uint64:
+    """By which bits the pairs of a page change places (a power of two of them, less one): the same
+    part of a page goes to other sets in the next, to each half in two pages and to each quarter in
+    four."""
+    half = (page ^ _scatter(page >> _ONE)) & _ONE
+    quarter = ((page >> _ONE) ^ _scatter(page >> _TWO)) & _ONE
+    return (_scatter(page) & (pairs >> _TWO)) | ((half << _ONE | quarter) * (pairs + _ONE >> _TWO))
+
+
+@inlined
 def set_of(cache: np.ndarray, unit: int) -> Any:
     """The set that a unit goes to, the same in each partition."""
     to_page, grains = cache[0, 0, PAGE_SHIFT], cache[0, 0, GRAIN_SHIFT]
@@ -139,8 +149,9 @@ def set_of(cache: np.ndarray, unit: int) -> Any:
     part = inside >> grains
     twin = cache[0, 0, TWIN_SHIFT]
     pair = (part >> twin + _ONE << twin) | (part & ((_ONE << twin) - _ONE))
-    pair ^= _scatter(page + cache[0, 0, SEED]) & cache[0, 0, PAIRS]
-    turn = (page + cache[0, 0, SEED]) * cache[0, 0, TURN] >> np.uint64(32)
+    page += cache[0, 0, SEED]
+    pair ^= _order_of(page, cache[0, 0, PAIRS])
+    turn = page * cache[0, 0, TURN] >> np.uint64(32)
     start = turn * cache[0, 0, STARTS] + np.uint64(1 << 31) >> np.uint64(32)
     index: Any = np.int64((start + pair << grains) | inside - (part << grains))
     n_sets = cache.shape[1]
