@@ -67,6 +67,8 @@ class L2Cache(Section):
                                                   "that are sent to L2 as one")
     coalescer_cycles: Whole | None = _optional("of a request's latency, the cycles in which no "
                                                "other joins it")
+    first_sms: Whole | None = _optional("SMs that blocks of the smallest grids reach first, all of "
+                                        "them; the others by turns of their GPCs")
     first_starts_cycles: Whole | None = _optional("over which the first blocks of a launch start")
     pace_spread: Positive | None = _optional("by how much of the mean pace blocks of equal work "
                                              "of a GPC are faster or slower")

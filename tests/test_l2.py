@@ -282,12 +282,12 @@ def test_the_second_block_of_an_sm_walks_k_and_v_apart_from_the_first():
     assert 1.5 < apart.dram_read_bytes / alike.dram_read_bytes < 2.2
 
 
-def test_sms_of_unequal_pace_part_and_heads_far_above_the_cache_are_read_more_often():
+def test_blocks_of_unequal_pace_part_and_heads_far_above_the_cache_are_read_more_often():
     problem = Attention(1, 16, 8192, 128)
     in_step, apart = (simulate("flash2", problem, gpu_with(12 << 20, 2, **changes),
                                Tiles(128, 64, 2), order="head", skip_repeats=False)
                       for changes in (IN_STEP, {}))
-    assert apart.dram_read_bytes > 1.2 * in_step.dram_read_bytes
+    assert apart.dram_read_bytes > 1.05 * in_step.dram_read_bytes
     assert apart.sectors_asked == in_step.sectors_asked
 
 

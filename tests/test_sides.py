@@ -1,10 +1,13 @@
 """Does a record keep which side each SM of its GPU is on, and do predictions of it use that?"""
 
+import json
+
 import numpy as np
 import pytest
-from hbmeter.experiments import measure, verify
+from hbmeter.experiments import measure, records, verify
 from hbmeter.experiments.records import Record
 from hbmeter.hwprofiles import load
+from hbmeter.simulator.engines import l2
 from sides import SIDES, latency_of_sides
 
 H200 = load("h200")
@@ -39,3 +42,13 @@ def test_gpcs_turn_with_the_order_in_which_blocks_reach_the_sms(turn):
 def test_without_sides_or_with_those_of_another_chip_the_profile_stays_as_it_is():
     for digits in (None, "01"):
         assert profile_of(digits) == H200
+
+
+def test_small_grids_reach_as_many_sms_of_a_side_as_on_the_gpu():
+    """recorded/launches: some SMs first, then one of each GPC and another of each."""
+    path = records.FOLDER / "launches" / "h200.json"
+    for launch in json.loads(path.read_text(encoding="utf-8"))["launches"]:
+        sms = l2.sms_of_grid(H200, launch["blocks"])
+        assert len(set(sms)) == len(sms) == min(launch["blocks"], H200.sm_count)
+        share = l2.sm_sides(H200)[sms].mean()  # GPCs of 4 TPCs have fewer than the model gives them
+        assert share == pytest.approx(launch["of_side_1"], abs=0.01 if len(sms) <= 32 else 0.05)

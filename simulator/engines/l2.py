@@ -170,9 +170,10 @@ def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[
                 cache = _cache(gpu, unit_bytes, tensors[-1]["base_bytes"], dirty_before_bytes, seed)
             plan = plan_phase(program, phase, gpu, resident, int(issued[number][0]), skipping)
             steps = moves(program, phase, cycles, prefetch[number])
+            sms = sms_of_grid(gpu, int(plan["total"]), seed)
             sectors += _run(program, phase, issued[number], steps, tensors,
-                            _paces(resident, younger[number]), sm_sides(gpu, seed),
-                            sm_gpcs(gpu, seed), cache,
+                            _paces(resident, younger[number]), sm_sides(gpu, seed)[sms],
+                            sm_gpcs(gpu, seed)[sms], cache,
                             _machine(gpu, resident, unit_bytes, phase["group"]), plan, log,
                             lambda done, at=phase: on_progress(_share(program, at, done)))
             plans.append(plan)
@@ -276,6 +277,18 @@ def sm_gpcs(gpu: "Profile", seed: int = 0) -> np.ndarray:
     if measured is not None and len(measured) == gpu.sm_count:
         groups = np.array([int(digit) for digit in measured])
     return np.roll(groups, -GROUP_SMS * seed)
+
+
+def sms_of_grid(gpu: "Profile", blocks: int, seed: int = 0) -> np.ndarray:
+    """Which of the SMs above so many blocks reach: all, or where there are fewer blocks than SMs as
+    many of each GPC, but for some that come first (l2.first_sms)."""
+    first = min(gpu.l2.first_sms or 0, blocks)
+    if blocks >= gpu.sm_count:
+        return np.arange(gpu.sm_count)
+    gpcs = sm_gpcs(gpu, seed)[first:]
+    rank = np.array([(gpcs[:at] == gpc).sum() for at, gpc in enumerate(gpcs)])
+    taken = np.argsort(rank, kind="stable")[:blocks - first]
+    return np.concatenate([np.arange(first), first + np.sort(taken)])
 
 
 def read_spread(program: Program, gpu: "Profile", seeds: int = 4,

@@ -80,7 +80,7 @@ def run_phase(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.n
             issued = next_block(issued, plan, slots.address, slots.group, sectors, sums, stored)
             slot.group = group_of(issued, plan)
             _begin(slot, variables[number], freed[number], phase, issued, heads, order)
-            begin_drift(slot, issued, n_slots, sm, gpcs[sm], machine)
+            begin_drift(slot, issued, n_slots, gpcs[sm], machine)
             issued += 1
             ages[sm, present[sm]] = number
             present[sm] += 1

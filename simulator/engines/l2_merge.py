@@ -7,8 +7,8 @@ for some 90 cycles, misses for hundreds (measured: two SMs that read the same li
 cycles after the other, and 2 to 132 that read in step).
 
 How close blocks are in time is a matter of cycles. On a GPU the first blocks start one after the
-other, and no SM works quite as fast as the next, nor does a GPC: each block has a start (that
-counts only here), each SM and GPC a pace of its own, fixed by their numbers, as far apart as the
+other, and none works quite as fast as the next, nor does a GPC: each block has a start (that counts
+only here) and a pace of its own, each GPC one too, fixed by their numbers, as far apart as the
 profile says (walks over tiles on tensor cores, measured). A block that waits for what others wait
 for is in step with them again.
 """
@@ -45,12 +45,12 @@ def _scattered(number: int) -> float:
 
 
 @inlined
-def begin_drift(slot: Record, issued: int, slots: int, sm: int, gpc: int, machine: Record) -> None:
-    """A block that is issued as number ``issued`` begins on a slot of ``slots``, on SM ``sm`` of
+def begin_drift(slot: Record, issued: int, slots: int, gpc: int, machine: Record) -> None:
+    """A block that is issued as number ``issued`` begins on a slot of ``slots``, on an SM of
     ``gpc``."""
     if issued < slots:
         slot.lag = (_scattered(-issued - 2) + 1) * machine.first_starts / 2
-    slot.pace = (1 + machine.pace_spread * _scattered(sm)
+    slot.pace = (1 + machine.pace_spread * _scattered(issued)
                  + machine.gpc_pace_spread * _scattered(-gpc - 2))
 
 
