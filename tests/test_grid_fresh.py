@@ -7,8 +7,8 @@ from hbmeter.experiments.grid import Point
 def test_fresh_points_are_none_that_was_recorded_before():
     fresh, seen = grid_fresh.points(), grid_fresh.seen()
     assert len(set(fresh)) == 60 and not {*fresh} & {*grid.recorded(), *seen}
-    measured = [Point.of(data) for name in ("h200-fresh", "h200-fresh-2", "h200-fresh-3")
-                for data in records.load(records.FOLDER / f"{name}.json").points]
+    measured = [Point.of(data) for path in records.FOLDER.glob("h200-fresh*.json")
+                for data in records.load(path).points]
     assert len(measured) == len({*measured}) and {*measured} == {*seen}
     assert grid.having(grid.points(), ["fresh"]) == fresh
 
