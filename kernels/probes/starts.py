@@ -69,7 +69,8 @@ def facts(points: list[dict]) -> list[Fact]:
     found = [Fact(
         "tma_start", "cycles", _beyond(tma, copy),
         f"a thread block's first {TILE_BYTES >> 10} KiB, from L2 by TMA, its barrier made, "
-        "beyond the same by cp.async; one block an SM; the curve has cycles of all of it against bytes", (),
+        "beyond the same by cp.async; one block an SM; the curve has cycles of all of it "
+        "against bytes", (),
         curve(select(points, "first_tma"), "bytes", _cycles), "bytes")
         for tma, copy in pairs(tile | {"series": "first_tma"}, tile | {"series": "first_copy"})]
     return found + [Fact(
