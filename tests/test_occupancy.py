@@ -52,7 +52,7 @@ def test_what_registers_allow_and_the_least_of_all_limits_are_ncus(record):
         found += [(str(point), ours.limits["registers"], ours.blocks_per_sm,
                    metrics[REGISTERS], min(least, metrics[REGISTERS], metrics[SHARED]))
                   for metrics in repeats if REGISTERS in metrics]
-    assert len(found) > 100
+    assert len(found) >= len(record.points) > 20
     assert [row for row in found if row[1:3] != row[3:]] == []
 
 
