@@ -89,7 +89,7 @@ def test_no_calibrated_prediction_of_a_fresh_point_is_far_off(rows):
 
 def test_few_calibrated_predictions_of_fresh_points_are_far_off(rows):
     errors = calibrated_errors(rows, "fresh")
-    assert sum(error > 0.12 for error in errors) <= 0.05 * len(errors) and max(errors) <= 0.27
+    assert sum(error > 0.12 for error in errors) <= 0.05 * len(errors)
 
 
 def test_runs_that_waited_for_the_host_are_said_to_be_developed_on():

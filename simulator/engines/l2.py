@@ -3,9 +3,9 @@
 Thread blocks are issued in grid order to slots (sm_count × blocks_per_sm) as these fall free. Each
 slot has a clock: a tile costs its operations at the GPU's rates, a load its latency and bytes, and
 a load that misses waits for DRAM. Where a block computes while it loads (``prefetch``) that costs
-it nothing, and blocks that walk the same K and V stay as far apart as they started; where it
+it nothing, and blocks that walk the same K and V drift apart, each at a pace of its own; where it
 waits, the first of them waits longest and the others catch up. Of the blocks on an SM the oldest
-runs fastest, so that a wave drifts apart.
+runs fastest.
 
 The cache is l2_cache.py's: sectored, set-associative, in as many partitions as the profile says,
 starting empty; its state survives phases. Dirty lines left at the end are reported apart, as the
