@@ -15,7 +15,7 @@ a partition is dirty than may be, a write also cleans the oldest dirty way of it
 
 Every rule is from microbenchmarks of an H200, none from attention: lines of single sets, found by
 group testing, that SMs of both sides then read and wrote at random (recorded/sets; the rules here
-say of 99.8% of touches whether and where they hit), DRAM bytes of scans that read and write private
+say of 99.6% of reads whether and where they hit), DRAM bytes of scans that read and write private
 and shared buffers, latencies of atomics.
 
 The cache moves *units* of consecutive lines, one way each, with a bit for each 32-byte sector that
