@@ -55,11 +55,20 @@ def _run(name: str, problem, gpu, folder: Path) -> Result:
     if not table:
         return Result(name, table, None, ())
     drawing = module.plot(table)
-    svg = style.svg(drawing, name, figures.title(name), module.describe(table))
+    svg = style.svg(drawing, name, figures.title(name), told(name, "describe", table))
     contents = {"svg": svg, "png": style.png(drawing), "csv": csv_text(table)}
     for suffix, content in contents.items():
         write_atomic(folder / f"{name}.{suffix}", content)
     return Result(name, table, svg, tuple(f"{name}.{suffix}" for suffix in contents))
+
+
+def told(name: str, what: str, table):
+    """What an experiment's ``describe``, ``notes`` or ``tables`` says of its table: without the
+    function its title, or nothing."""
+    function = getattr(figures.get(name), what, None)
+    if function is None:
+        return figures.title(name) if what == "describe" else []
+    return function(table)
 
 
 def answers(results: list[Result]) -> list[str]:
@@ -98,11 +107,11 @@ def _experiment(result: Result):
     if result.svg is None:
         yield page.tag("p", getattr(result.module, "MISSING", "Nothing is recorded."))
         return
-    notes = [page.tag("p", note) for note in result.module.notes(result.table)]
+    notes = [page.tag("p", note) for note in told(result.name, "notes", result.table)]
     card = page.tag("div", page.Html(style.inline(result.svg)), class_="card", tabindex="0",
                     role="region", aria_label=f"Figure: {figures.title(result.name)}")
     yield page.tag("figure", card, page.tag("figcaption", *notes))
-    for table in result.module.tables(result.table):
+    for table in told(result.name, "tables", result.table):
         content = page.table(table.title, table.header, table.rows)
         yield page.folded(table.title, content) if table.folded else content
 

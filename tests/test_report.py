@@ -195,6 +195,17 @@ def test_every_schedule_and_kernel_looks_different():
     assert len(looks) == len(names)
 
 
+def test_a_figure_of_run_and_plot_alone_is_in_the_report(gpu, tmp_path, monkeypatch):
+    least = SimpleNamespace(
+        __doc__="Lines of one point", ORDER=1, run=lambda problem, gpu: [{"n": problem.seq}],
+        plot=style.styled(lambda table: style.figure(height=3.0)[0]))
+    monkeypatch.setattr(figures, "get", lambda name: least)
+    result = report._run("least", SMALL, gpu, tmp_path)
+    text = report.html([result], SMALL, gpu, {})
+    assert {path.name for path in tmp_path.iterdir()} == {"least.svg", "least.png", "least.csv"}
+    assert "<h2" in text and "Lines of one point" in text and "figcaption" in text
+
+
 def test_csv_has_the_columns_of_all_rows():
     assert csv_text([{"a": 1, "b": "x,y"}, {"a": None, "c": 2.5}]) == 'a,b,c\n1,"x,y",\n,,2.5\n'
 

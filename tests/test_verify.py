@@ -315,6 +315,15 @@ def test_only_some_points_of_the_grid(fake_gpu, capsys):
     assert code == 2 and "--only 'nothing': no point of the grid has it" in err and not out
 
 
+def test_without_a_gpu_a_wrong_word_is_told_first(fake_gpu, capsys, monkeypatch):
+    def missing():
+        raise Unavailable("no GPU is visible")
+
+    monkeypatch.setattr(runner, "require_gpu", missing)
+    assert run(capsys, "--only", "flash,nothing")[0] == 2
+    assert run(capsys, "--only", "flash")[0] == run(capsys)[0] == 3
+
+
 def test_command_json_is_one_document(record, capsys):
     code, out, _ = run(capsys, "--recorded", record, "--json")
     document = json.loads(out)

@@ -4,13 +4,16 @@ A module has a docstring (first line: its title; the rest: what it asks and how 
 ``ORDER`` (its place in the report) and
 
 - ``run(problem, gpu) -> list of flat dicts``: the table, which is also its CSV file;
-- ``plot(table) -> Figure``;
+- ``plot(table) -> Figure``.
+
+The report also asks, where the module has them,
+
 - ``describe(table) -> str``: what the figure shows, with numbers, for those who cannot see it;
 - ``notes(table) -> list of str``: settings and caveats for the caption;
 - ``tables(table) -> list of Table``: what the report prints beside it;
+- ``answer(table) -> list of str``: lines for the top of the page, that answer its question.
 
-and, when it answers the report's question, ``answer(table) -> list of str``: lines for the top of
-the page. For an empty table (nothing recorded) only ``answer`` is called, and the report says
+For an empty table (nothing recorded) only ``answer`` is called, and the report says
 ``MISSING``, when the module has it.
 
 Files whose name starts with ``_`` are not experiments.

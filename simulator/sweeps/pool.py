@@ -3,14 +3,28 @@
 import os
 import signal
 import threading
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from multiprocessing import connection, get_context, parent_process
 from typing import Any
 
 
 def open_pool(jobs: int) -> Executor:
     """``jobs`` processes, started anew (spawn), so that no thread or lock is copied."""
-    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_prepare)
+    return _Pool(jobs, mp_context=get_context("spawn"), initializer=_prepare)
+
+
+class _Pool(ProcessPoolExecutor):
+    """Starts its processes, which a submit does, with SIGINT blocked: a terminal sends Ctrl-C to
+    them too, and until _prepare runs they would end with a traceback."""
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        if not hasattr(signal, "pthread_sigmask"):
+            return super().submit(*args, **kwargs)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return super().submit(*args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def usable_cpus() -> int:

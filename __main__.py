@@ -1,0 +1,5 @@
+"""python -m hbmeter: the command."""
+
+from hbmeter.experiments.start import main
+
+raise SystemExit(main())
