@@ -9,6 +9,7 @@ import errno
 import gc
 import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +20,7 @@ os.environ["MPLBACKEND"] = "agg"  # no figure needs a window, or the backend tha
 
 from ..hwprofiles import ProfileError
 from ..kernels.errors import Unavailable
-from ..simulator.errors import InputError
+from ..simulator.errors import InputError, unknown_name
 from .progress import Heartbeat
 
 DONE, BAD_INPUT, UNAVAILABLE = 0, 2, 3  # 1 is a command's own answer
@@ -33,7 +34,27 @@ def command_names() -> list[str]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """One line on stderr instead of the usage text."""
+    """One line on stderr instead of the usage text, with the nearest name that there is."""
+
+    def parse_args(self, args=None, namespace=None):
+        """Of the whole line; what the command does not know, the command tells."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            command = self.commands[found.command]
+            near = get_close_matches(unknown[0].partition("=")[0], command.option_strings(), n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            command.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return found
+
+    def option_strings(self) -> list[str]:
+        """--help and all others."""
+        return list(self._option_string_actions)
+
+    def _check_value(self, action, value):
+        """One of an option's choices, or a command."""
+        if action.choices is not None and value not in action.choices:
+            kind = "command" if action.dest == "command" else "value"
+            raise argparse.ArgumentError(action, str(unknown_name(kind, value, action.choices)))
 
     def error(self, message):
         print(_printable(f"{self.prog}: {message} (see {self.prog} --help)"), file=sys.stderr)
@@ -63,6 +84,7 @@ def parser() -> argparse.ArgumentParser:
         )
         module.add_arguments(child)
         child.set_defaults(run=module.run)
+    top.commands = sub.choices
     return top
 
 

@@ -16,10 +16,12 @@ from ..simulator.tiles import Tiles
 
 SHAPE = ("batch", "heads", "kv_heads", "seq", "kv_seq", "head_dim", "value_dim", "dtype", "mask",
          "direction", "dropout")
+OF_POINT = (*SHAPE, "model", "layer", "br", "bc", "stages", "splits", "page_size", "kv_order",
+            "blocks_per_sm")
 OF_MODEL = ("heads", "kv_heads", "head_dim", "value_dim")  # what --model says
 _WHOLE = re.compile("[-+]?[0-9]+(_[0-9]+)*")
 _OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (
-    *SHAPE, "br", "bc", "stages", "splits", "kv_order", "blocks_per_sm")} | {
+    *SHAPE, "br", "bc", "stages", "splits", "kv_order", "blocks_per_sm", "order", "seeds")} | {
     "direction": "--pass", "page": "--page-size"}
 _FIELD_FIRST = re.compile(rf"(?:schedule \w+ takes no )?({'|'.join(_OPTIONS)})\b")
 
@@ -50,6 +52,12 @@ def share(text: str) -> float:
     if not 0 <= found < 1:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a probability from 0 to below 1")
     return found
+
+
+def present(args, names) -> list[str]:
+    """Of options that are None by default, those that are there, and --order but row."""
+    return ([name for name in names if getattr(args, name, None) is not None]
+            + ["order"] * (args.order != "row"))
 
 
 def option(field: str) -> str:

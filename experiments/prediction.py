@@ -32,11 +32,11 @@ def point(args, problem: Attention, gpu) -> Asked:
         tiles = _ordered(args, args.schedule, _tiles(args, problem, gpu))
         return Asked(None, args.schedule, tiles, args.order, args.blocks_per_sm)
     kernel = kernels.get(args.kernel)
-    choices = [t for t in kernel.tile_choices(problem)
-               if args.br in (None, t.br) and args.bc in (None, t.bc)
+    offered = kernel.tile_choices(problem)
+    choices = [t for t in offered if args.br in (None, t.br) and args.bc in (None, t.bc)
                and args.stages in (None, t.stages)]
     if None in (args.br, args.bc) and not choices:
-        raise InputError(f"kernel {kernel.name} has no default tiles for this; give --br and --bc")
+        raise _no_default(kernel, problem, offered)
     given = None not in (args.br, args.bc)
     tiles = Tiles(args.br, args.bc, args.stages or 1) if given else choices[0]
     tiles = _ordered(args, kernel.schedule, tiles)
@@ -45,6 +45,16 @@ def point(args, problem: Attention, gpu) -> Asked:
         raise InputError(f"kernel {kernel.name} does not say what its operations cost; predict "
                          f"its schedule {kernel.schedule} instead")
     return Asked(kernel, kernel.schedule, tiles, args.order, args.blocks_per_sm)
+
+
+def _no_default(kernel, problem: Attention, offered) -> InputError:
+    """Why none of a kernel's own tiles is left; raises what the kernel says of the problem."""
+    if not offered:
+        taken = Attention(1, 1, 128, 64, dtype=kernel.dtypes[0], direction=kernel.direction)
+        kernel.check(problem, kernel.tile_choices(taken)[0])
+    own = "; ".join(map(str, offered)) or "none"
+    return InputError(f"kernel {kernel.name} has no such default tiles (for this problem: {own}); "
+                      "give --br and --bc")
 
 
 def _ordered(args, schedule: str, tiles: Tiles) -> Tiles:

@@ -76,6 +76,7 @@ def test_every_gpu_runs_every_schedule(gpu, capsys):
     (["--blocks-per-sm", "33"], "from 1 to 32, the most of h200"),
     (["--batch", "1", "--heads", "1", "--head-dim", "1", "--kv-seq", "1", "--seq",
       "10000000000000"], "seq 10000000000000 is too large: it is at most 2^32"),
+    (["--seeds", "0"], "hbmeter: --seeds 0 must be"),
     (["--gpu", "."], "unknown GPU '.'"), (["--gpu", "/"], "is a folder"),
 ])
 def test_bad_input_gets_one_line(argv, says, capsys):
@@ -89,6 +90,21 @@ def test_a_type_that_the_gpu_has_no_units_for_is_said(capsys):
     assert code == 0 and json.loads(out)["problem"]["dtype"] == "bf16"
     assert " has no units for bf16: " in err and err.count("\n") == 1
     assert output(capsys, *POINT, "--gpu", "v100")[2] == ""
+
+
+@pytest.mark.parametrize(("argv", "says"), [
+    (["trafic"], "hbmeter: argument COMMAND: unknown command 'trafic'; did you mean 'traffic'?"),
+    (["explain", "--tflop", "3"], "hbmeter explain: unrecognized arguments: --tflop 3; did you "
+                                  "mean --tflops? (see hbmeter explain --help)"),
+    (["gpus", "h200", "l4"], "hbmeter gpus: unrecognized arguments: l4 (see hbmeter gpus --help)"),
+    (["compare", "--engine", "l2tile"], "unknown value 'l2tile'; did you mean 'l2-tile'?"),
+])
+def test_an_unknown_word_of_the_command_line_names_the_nearest(argv, says, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(argv)
+    captured = capsys.readouterr()
+    assert stop.value.code == 2 and captured.out == ""
+    assert says in captured.err and captured.err.count("\n") == 1
 
 
 def test_an_unknown_schedule_names_the_nearest(capsys):

@@ -46,7 +46,7 @@ def test_a_kernel_is_predicted_with_what_it_declares(kernel, capsys):
 
 
 @pytest.mark.parametrize(("kernel", "shape", "phases"), [
-    ("flash2_backward", ("--pass", "backward", "--seq", "2048"), 3),
+    ("flash2_backward", ("--seq", "2048"), 3),  # which says its pass
     ("flash2_backward_fma", ("--pass", "backward", "--seq", "512", "--kv-heads", "4"), 5),
     ("softmax_online", ("--pass", "softmax", "--seq", "3000"), 1),
     ("split_kv", ("--seq", "1", "--kv-seq", "8192", "--kv-heads", "4"), 1),
@@ -81,6 +81,11 @@ def test_a_known_run_calibrates_every_other_shape(capsys):
     (("--known-ms", "0.0001", "--known-seq", "512"), "less than the launch"),
     (("--kernel", "flash3"), "flash3"),
     (("--schedule", "split_kv"), "no time is predicted"),
+    (("--recorded",), "--batch does nothing here: --recorded shows all recorded times"),
+    (("--kernel", "softmax_safe", "--dtype", "fp64"), "unknown dtype of kernel softmax_safe"),
+    (("--kernel", "flash2_mma", "--head-dim", "63"), "--head-dim 63: kernel flash2_mma needs"),
+    (("--kernel", "flash2_mma", "--pass", "backward"), "computes the forward pass"),
+    (("--kernel", "flash2_mma", "--br", "17"), "no such default tiles (for this problem: Br 1"),
 ])
 def test_predict_refuses_in_one_line(argv, says, capsys):
     code, out, err = output(capsys, "predict", *SMALL, *argv)

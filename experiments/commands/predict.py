@@ -40,6 +40,7 @@ def run(args):
     if args.recorded:
         from .. import time_text
 
+        _refuse_what_does_nothing(args)
         found = time_text.record()
         if args.json:
             print_json(found)
@@ -53,12 +54,26 @@ def run(args):
         _show(found)
 
 
+def _refuse_what_does_nothing(args):
+    """The recorded times have their own kernels, shapes and tiles."""
+    from ...simulator.errors import InputError
+    from .. import options
+
+    given = options.present(args, ("kernel", "known_ms", "known_seq", *options.OF_POINT))
+    if given:
+        raise InputError(f"{options.option(given[0])} does nothing here: --recorded shows all "
+                         "recorded times; leave one of the two out")
+
+
 def _predict(args):
     from dataclasses import replace
 
     from ...simulator.errors import InputError
+    from ... import kernels
     from .. import options, prediction
 
+    if args.kernel is not None and args.direction is None:
+        args.direction = kernels.get(args.kernel).direction
     problem, gpu = options.problem_and_gpu(args)
     if (args.known_ms is None) != (args.known_seq is None):
         raise InputError("--known-ms and --known-seq go together: the time of one known run")

@@ -89,10 +89,7 @@ def _refuse_what_does_nothing(args):
     from ...simulator.errors import InputError
     from .. import options
 
-    ignored = [*options.SHAPE, "model", "layer", "br", "bc", "stages", "splits", "page_size",
-               "kv_order", "blocks_per_sm"]
-    given = [name for name in ignored if getattr(args, name) is not None]
-    given += ["order"] * (args.order != "row")
+    given = options.present(args, options.OF_POINT)
     if args.recorded is not None:
         given += [name for name in ("quick", "only", "no_counters") if getattr(args, name)]
     if given:
