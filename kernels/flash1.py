@@ -2,6 +2,7 @@
 
 from ..simulator.execution import fma, fma_output, fma_scores
 from .base import SHAPE, THREADS, Kernel, Launch, padded
+from .paces import paced
 
 
 class Flash1(Kernel):
@@ -24,7 +25,8 @@ class Flash1(Kernel):
         element = problem.dtype_bytes
         scores = fma_scores(tiles.br, tiles.bc, problem.head_dim, element)
         output = fma_output(tiles.br, problem.value_dim, tiles.bc, element, 4)
-        return (fma(scores, output, tiles.bc),)
+        how = fma(scores, output, tiles.bc, element_bytes=element)
+        return (paced(how, self.name, problem, tiles),)
 
     def launches(self, problem, tiles, order="row"):
         shared = self.shared_bytes(problem, tiles)

@@ -2,6 +2,7 @@
 
 from ..simulator.execution import fma, fma_output, fma_scores
 from .base import SHAPE, THREADS, Kernel, Launch, ceil_div, padded
+from .paces import paced
 
 
 class Flash2(Kernel):
@@ -23,7 +24,8 @@ class Flash2(Kernel):
         element = problem.dtype_bytes
         scores = fma_scores(tiles.br, tiles.bc, problem.head_dim, element)
         output = fma_output(tiles.br, problem.value_dim, tiles.bc, element, 4)
-        return (fma(scores, output, tiles.bc, element_bytes=element),)
+        how = fma(scores, output, tiles.bc, element_bytes=element)
+        return (paced(how, self.name, problem, tiles),)
 
     def launches(self, problem, tiles, order="row"):
         grid = problem.head_count * ceil_div(problem.seq, tiles.br)

@@ -3,6 +3,7 @@
 from ..simulator.execution import mma_sync
 from ..simulator.tiles import Tiles
 from .base import SHAPE, Kernel, Launch, ceil_div
+from .paces import paced
 
 MOST_THREADS = 256
 
@@ -56,7 +57,8 @@ class Flash2Mma(Kernel):
 
     def executions(self, problem, tiles):
         rows, threads = self.warp_rows(problem, tiles), self.block_threads(problem, tiles)
-        return (mma_sync(rows, tiles.bc, threads, stages=tiles.stages),)
+        how = mma_sync(rows, tiles.bc, threads, stages=tiles.stages)
+        return (paced(how, self.name, problem, tiles),)
 
     def launches(self, problem, tiles, order="row"):
         grid = problem.head_count * ceil_div(problem.seq, tiles.br)

@@ -1,6 +1,7 @@
 // The element type, global memory access that can count its bytes, and tiles in shared memory.
 //
-// Given with -D: FP32, FP16 or BF16; TENSORS (names of the counters, in order); COUNT to count.
+// Given with -D: FP32, FP16 or BF16; TENSORS (names of the counters, in order); COUNT to count;
+// LOG_BLOCKS to log when thread blocks begin and end, and where.
 #pragma once
 
 #if defined(FP16)
@@ -56,8 +57,23 @@ __device__ __forceinline__ void load_past_l1(unsigned short& x, const void* p) {
     asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(x) : "l"(p) : "memory");
 }
 
+#ifdef LOG_BLOCKS
+// Of each of the first thread blocks its SM, and when its first thread began and ended (the GPU's
+// timer, its lower 32 bits of nanoseconds).
+__device__ unsigned block_log[LOG_BLOCKS * 3];
+__device__ __forceinline__ void log_time(int what) {
+    unsigned sm, now;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+    asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(now) :: "memory");
+    if (threadIdx.x > 0 || blockIdx.x >= LOG_BLOCKS) return;
+    block_log[blockIdx.x * 3] = sm;
+    block_log[blockIdx.x * 3 + what] = now;
+}
+#endif
+
 // The way to global memory. Built with COUNT, each access adds the bytes it moves to the thread's
-// own counters, and finish() adds those to counters[2·tensor + (0 read | 1 written)].
+// own counters, and finish() adds those to counters[2·tensor + (0 read | 1 written)]. It lives as long
+// as the thread block.
 struct Memory {
 #ifdef COUNT
     unsigned long long bytes[2 * TENSOR_COUNT] = {};
@@ -75,6 +91,10 @@ struct Memory {
 #else
 #define COUNTERS
 #define FINISH(memory)
+#endif
+#ifdef LOG_BLOCKS
+    __device__ Memory() { log_time(1); }
+    __device__ ~Memory() { log_time(2); }
 #endif
 
     template <int TENSOR, class Word> __device__ __forceinline__ Word load(const void* from) {

@@ -20,6 +20,7 @@ STORAGE = {"fp32": "float32", "fp16": "float16", "bf16": "uint16"}  # bf16 as it
 BF16_NAN = 0x7FFF
 REFERENCE_BYTES = 1 << 30  # of one chunk of float64 scores
 RESERVED_SHARED_BYTES = 1024  # of a block, by the system, where the driver does not say
+LOGGED_BLOCKS = 1 << 13
 SHARED_UNIT = 128  # bytes by which a block's shared memory is given
 
 
@@ -167,8 +168,8 @@ def _module(source: str, options: tuple[str, ...]):
 
 
 def _functions(kernel: Kernel, problem: Attention, tiles: Tiles, order: str, count: bool,
-               most_blocks_per_sm: int | None) -> list:
-    """(function, launch) of each launch, with its shared memory granted."""
+               most_blocks_per_sm: int | None, log: bool = False) -> tuple:
+    """The module, and (function, launch) of each launch, with its shared memory granted."""
     cupy = require_gpu()
     kernel.check(problem, tiles)
     launches = kernel.launches(problem, tiles, order)
@@ -183,14 +184,17 @@ def _functions(kernel: Kernel, problem: Attention, tiles: Tiles, order: str, cou
     if most_blocks_per_sm is not None:
         launches = [_crowded_out(launch, most_blocks_per_sm, properties) for launch in launches]
     options = kernel.options(problem, tiles, count, order)
+    if log:
+        options += (f"-DLOG_BLOCKS={LOGGED_BLOCKS}",)
     if kernel.only_arch:
         options += (_arch_option(kernel, properties),)
     module = _module(kernel.source, options)
     functions = [module.get_function(launch.entry) for launch in launches]
     for function, launch in zip(functions, launches, strict=True):
         function.max_dynamic_shared_size_bytes = launch.shared_bytes  # 48 KiB without
-    return [(function, _resident(function, launch, properties) if launch.persistent else launch)
-            for function, launch in zip(functions, launches, strict=True)]
+    return module, [
+        (function, _resident(function, launch, properties) if launch.persistent else launch)
+        for function, launch in zip(functions, launches, strict=True)]
 
 
 def _resident(function, launch: Launch, properties: dict) -> Launch:
@@ -231,10 +235,10 @@ class Prepared:
     """
 
     def __init__(self, kernel, problem, tiles, q, k, v, order, count, most_blocks_per_sm,
-                 more=None):
+                 more=None, log=False):
         cupy = require_gpu()
-        self.functions = _functions(kernel, problem, tiles, order, count,
-                                    most_blocks_per_sm)
+        self.module, self.functions = _functions(kernel, problem, tiles, order, count,
+                                                 most_blocks_per_sm, log)
         self.kernel, self.count = kernel, count
         inputs = _checked(kernel, problem, {"Q": q, "K": k, "V": v} | (more or {}))
         self.tensors = kernel.arrange(cupy, inputs, problem, tiles)
@@ -330,7 +334,7 @@ def time_ms(
 
 def attributes(
     kernel: Kernel, problem: Attention, tiles: Tiles, order: str = "row", count: bool = False,
-    most_blocks_per_sm: int | None = None,
+    most_blocks_per_sm: int | None = None, log: bool = False,
 ) -> dict[str, Attributes]:
     """Registers, local and shared memory and thread blocks per SM of each entry point."""
     return {
@@ -342,5 +346,27 @@ def attributes(
             blocks_per_sm=_blocks_per_sm(function, launch),
         )
         for function, launch in _functions(kernel, problem, tiles, order, count,
-                                           most_blocks_per_sm)
+                                           most_blocks_per_sm, log)[1]
     }
+
+
+def block_logs(
+    kernel: Kernel, problem: Attention, tiles: Tiles, q, k, v,
+    order: str = "row", most_blocks_per_sm: int | None = None, more: dict | None = None,
+) -> dict[str, np.ndarray]:
+    """When the thread blocks of each entry point began and ended, and where: [block, (SM, start,
+    end)], ns since the first began, of the first LOGGED_BLOCKS; caches as a launch before left
+    them. Arguments as ``run`` has them. The build that logs takes a register or two more."""
+    cupy = require_gpu()
+    prepared = Prepared(kernel, problem, tiles, q, k, v, order, False, most_blocks_per_sm, more,
+                        log=True)
+    prepared.launch()
+    log = cupy.ndarray((LOGGED_BLOCKS, 3), cupy.uint32, prepared.module.get_global("block_log"))
+    found = {}
+    for (function, launch), arguments in zip(prepared.functions, prepared.arguments, strict=True):
+        function((launch.grid,), (launch.threads,), arguments, shared_mem=launch.shared_bytes)
+        raw = log[:launch.grid].get()
+        raw[:, 1:] -= raw[0, 1] - np.uint32(1 << 20)  # the timer may pass 2^32: others by block 0
+        times = raw[:, 1:].astype(np.int64)
+        found[launch.entry] = np.column_stack([raw[:, 0], times - times[:, 0].min()])
+    return found

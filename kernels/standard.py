@@ -2,6 +2,7 @@
 
 from ..simulator.execution import fma, fma_output, fma_scores, softmax_rows
 from .base import THREADS, Kernel, Launch, ceil_div, padded
+from .paces import paced
 
 ROW_BYTES = 49_152  # a row of S up to this size is read once
 
@@ -51,8 +52,9 @@ class Standard(Kernel):
         element, width = problem.dtype_bytes, self.value_columns(problem, tiles)
         scores = fma_scores(tiles.br, tiles.bc, tiles.bk, element)
         output = fma_output(tiles.br, width, tiles.bk, element, element)
-        return (fma(scores, None, tiles.bc), softmax_rows(problem.kv_seq),
-                fma(None, output, tiles.bc))
+        last = fma(None, output, tiles.bc, element_bytes=element)
+        return (fma(scores, None, tiles.bc, element_bytes=element), softmax_rows(problem.kv_seq),
+                paced(last, self.name, problem, tiles, 2))
 
     def launches(self, problem, tiles, order="row"):
         heads, row_blocks = problem.head_count, ceil_div(problem.seq, tiles.br)

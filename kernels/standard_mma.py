@@ -5,6 +5,7 @@ from dataclasses import replace
 from ..simulator.execution import WAVEFRONT_BYTES, Cost, mma_sync, softmax_rows
 from ..simulator.tiles import Tiles
 from .base import THREADS, ceil_div
+from .paces import paced
 from .standard import Standard
 
 WARPS = THREADS // 32
@@ -64,8 +65,9 @@ class StandardMma(Standard):
             both = how.costs["dot_t_add"]  # operands are read from shared memory, both of them
             return replace(how, costs=how.costs | {"dot_add": both})
 
+        last = product(self.value_columns(problem, tiles))
         return (product(tiles.bc), self._softmax(problem),
-                product(self.value_columns(problem, tiles)))
+                paced(last, self.name, problem, tiles, 2))
 
     def _softmax(self, problem):
         """As standard.cu reduces; in the machine code 8 elements take about 80 instructions and 22

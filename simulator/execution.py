@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 WARP = 32
 WAVEFRONT_BYTES = 128  # what shared memory moves in a clock
-CONVERTING_PACE = 0.52  # younger_pace of FMA kernels that convert, of mma.sync with 32 rows a warp,
-WIDE_WARPS_PACE, NARROW_WARPS_PACE = 0.78, 0.985  # and with 16; H200
-NARROW_AHEAD_PACE = 0.96  # these with two stages
-BACKWARD_PACE = 0.99  # where all warps wait for each other four times a trip; H200
+# Usual younger_paces (experiments/recorded/residents, H200): of FMA kernels, those that convert,
+FMA_PACES, CONVERTING_PACES = (0.94,), (0.55,)
+# mma.sync with 32 rows a warp, with 16, these with two stages, and where all warps wait for each
+# other four times a trip.
+WIDE_WARPS_PACES, NARROW_WARPS_PACES = (0.78,), (1.0, 0.979, 0.961, 0.946)
+NARROW_AHEAD_PACES, BACKWARD_PACES = (0.941, 0.916, 0.88), (0.99,)
 STREAMING_THREADS = 256  # of a thread block that multiplies nothing
 WIDE_LOAD_WAVEFRONTS = 4  # of a warp's 16-byte loads, broadcast or not: a quarter warp each
 
@@ -57,9 +59,9 @@ class Execution:
     ``prefetch`` is what runs between a load and its use: "none" (serial: a block then loads
     ``in_flight_bytes`` at a time), a "product" of the same trip, or a whole "trip" (double-
     buffered); loads of ``trips_ahead`` trips are on their way at once.
-    ``younger_pace``: how fast a thread block runs beside an older one on its SM, whose warps are
-    served first; read off the starts and ends of thread blocks on an H200 (experiments/
-    residents.py), 1 where they were not recorded.
+    ``younger_paces``: how fast a thread block runs beside the next older one on its SM, whose warps
+    are served first, where 2, 3, … blocks share it (the last: more); read off the starts and ends
+    of thread blocks on an H200 (experiments/residents.py), 1 where they were not recorded.
     """
 
     multiplier: str
@@ -77,7 +79,7 @@ class Execution:
     spill_bytes: int = 0  # of a thread and trip, stored and loaded
     persistent: bool = False  # a grid of as many blocks as fit: the next tile's loads come early
     filled: float = 1.0  # of the elements of a tile, on average: threads skip the others
-    younger_pace: float = 1.0
+    younger_paces: tuple[float, ...] = (1.0,)
     loading_warps: int = 0  # of a thread block; they only load
     block_chain: int = 0  # instructions around a block's loop that each wait for the one before
 
@@ -85,6 +87,10 @@ class Execution:
     def warps(self) -> int:
         """Warps of a thread block."""
         return -(-self.threads // WARP)
+
+    def younger_pace(self, residents: int) -> float:
+        """How fast a block runs beside the next older one of so many on an SM."""
+        return self.younger_paces[min(max(residents - 2, 0), len(self.younger_paces) - 1)]
 
 
 # ---- Products by FMA, a thread block of 16 × 16 threads ----------------------------------------
@@ -134,7 +140,7 @@ def fma(scores: Cost | None, output: Cost | None, columns: int, threads: int = 2
             "div_rows": Cost(1), "maximum": row, "add": row, "log": row,
         },
         in_flight_bytes=4 * 16 * threads, instructions_per_byte=25 / 16,
-        younger_pace=1.0 if element_bytes == 4 else CONVERTING_PACE,
+        younger_paces=FMA_PACES if element_bytes == 4 else CONVERTING_PACES,
     )
 
 
@@ -236,7 +242,7 @@ def mma_backward(share: Any, rows: int, columns: int, widths: tuple[int, int], t
          "exp_minus": Cost(2, waits=1), "copy": handed_on, "sub_rows": Cost(1, chain=100),
          "mul": Cost(1)},
         strips=1, operands_ahead=True, masks_edges=True,
-        prefetch="trip" if stages > 1 else "none", younger_pace=BACKWARD_PACE,
+        prefetch="trip" if stages > 1 else "none", younger_paces=BACKWARD_PACES,
         block_chain=_BLOCK_CHAIN,
     )
 
@@ -268,10 +274,10 @@ def mma_sync(rows_of_warp: int, columns: int, threads: int, *, stages: int) -> E
                     "t_dot": scores, "t_dot_add": scores, "sub_rows": Cost(1), "mul": Cost(1),
                     "maximum": Cost(slow=100 * WARP / rows_of_warp, chain=100),
                     "log": Cost(2 * _BLOCK_CHAIN * WARP / rows_of_warp, 4, waits=2)},
-        strips=rows_of_warp // 16, operands_ahead=True, masks_edges=True, 
+        strips=rows_of_warp // 16, operands_ahead=True, masks_edges=True,
         prefetch="trip" if stages > 1 else "product",
-        younger_pace=WIDE_WARPS_PACE if rows_of_warp > 16 else
-        NARROW_AHEAD_PACE if stages > 1 else NARROW_WARPS_PACE,
+        younger_paces=WIDE_WARPS_PACES if rows_of_warp > 16 else
+        NARROW_AHEAD_PACES if stages > 1 else NARROW_WARPS_PACES,
         block_chain=_BLOCK_CHAIN,
     )
 

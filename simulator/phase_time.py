@@ -180,7 +180,7 @@ class Phase:
         else:
             issued = issue(order, self.program.problem, heads, self.per_head)
         return once + makespan(weights, heads, issued, sms, beside, begin + end, load,
-                               self.how.younger_pace)
+                               self.how.younger_pace(len(beside)))
 
     def _around(self, from_dram: dict[int, float], in_step: bool) -> tuple[float, float, float]:
         """Cycles from room for a thread block until its first loads begin to arrive, until all of

@@ -112,7 +112,7 @@ def l2_options(gpu: "Profile", kernel: tuple[Execution, ...], dtype: str) -> dic
     return {
         "matmul_flops_per_s": found.matmul_flops * gpu.sm_count * found.clock_hz,
         "prefetch": [execution.prefetch for execution in kernel],
-        "younger_pace": [execution.younger_pace for execution in kernel],
+        "younger_paces": [execution.younger_paces for execution in kernel],
     }
 
 

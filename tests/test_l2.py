@@ -277,7 +277,7 @@ def test_the_second_block_of_an_sm_walks_k_and_v_apart_from_the_first():
     problem = Attention(1, 16, 8192, 128)
     alike, apart = (
         simulate("flash2", problem, gpu_with(12 << 20, 2, **IN_STEP), Tiles(128, 64, 2),
-                 order="head", blocks_per_sm=2, younger_pace=pace, skip_repeats=False)
+                 order="head", blocks_per_sm=2, younger_paces=[(pace,)], skip_repeats=False)
         for pace in (1.0, 0.8))
     assert 1.5 < apart.dram_read_bytes / alike.dram_read_bytes < 2.2
 

@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 
 # Cycles where a profile has no latencies: the H800's (Luo et al., arXiv 2402.13499).
 L2_LATENCY_CYCLES, HBM_LATENCY_CYCLES = 263.0, 479.0
-# Paces of the next older block on the SM (recorded/residents, H200): mma.sync, 32 rows a warp; the
-# least.
-YOUNGER_PACE, PACE_MIN = 0.78, 0.5
+# Pace beside the next older block on the SM (recorded/residents, H200): mma.sync, 32 rows a warp.
+YOUNGER_PACES = (0.78,)
 GROUP_SMS = 16  # SMs of a GPC
 SM_BYTES_PER_CLOCK = 64.0  # from L2, where a profile has no L2 bandwidth: the width of the port
 
@@ -128,7 +127,7 @@ def model_text(gpu: "Profile") -> str:
 def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[int],
              order: OrderLike = "row", matmul_flops_per_s: float | None = None,
              prefetch: Sequence[str | None] | None = None,
-             younger_pace: float | Sequence[float] = YOUNGER_PACE, cold_phases: bool = False,
+             younger_paces: Sequence[Sequence[float]] | None = None, cold_phases: bool = False,
              dirty_before_bytes: float = 0, unit_bytes: int = UNIT_BYTES,
              skip_repeats: bool = True, seed: int = 0, warm: bool = False, log: Log | None = None,
              on_progress: GoOn = lambda share: None) -> L2Count:
@@ -138,8 +137,8 @@ def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[
     block axes the last one runs first). Of the kernel: ``matmul_flops_per_s``,
     the rate of the units that it uses, when that is not the dtype's peak; ``prefetch``, for each
     phase what a block computes between a load and its use ("none", a "product", a whole "trip";
-    default: a trip where tiles have two stages); ``younger_pace``, how fast a block runs beside
-    the next older one on its SM. ``cold_phases`` empties the cache before each phase, as a profiler
+    default: a trip where tiles have two stages); ``younger_paces``, for each phase how fast a block
+    runs beside the next older one where 2, 3, … share an SM (the last: more). ``cold_phases`` empties the cache before each phase, as a profiler
     does that flushes it before each kernel: what is dirty then leaves uncounted;
     ``dirty_before_bytes`` of it are dirty then, by something else. ``unit_bytes`` is what the
     cache moves at a time: the line size is exact. ``skip_repeats``: count groups of thread blocks
@@ -159,7 +158,7 @@ def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[
     issued = [issue(order, program.problem, *grid) for grid in grids(program)]
     cycles = instruction_cycles(program, gpu, matmul_flops_per_s)
     residents = np.broadcast_to(blocks_per_sm, len(program.phases))
-    younger = np.broadcast_to(younger_pace, len(program.phases))
+    younger = younger_paces or [YOUNGER_PACES] * len(program.phases)
     tensors = _with_others(program)
     cache: Any = None
     for skipping in (False, skip_repeats) if warm else (skip_repeats,):
@@ -219,13 +218,12 @@ def _cache(gpu: "Profile", unit_bytes: int, others_at: int, dirty_bytes: float,
     return cache
 
 
-def _paces(residents: int, younger_pace: float) -> np.ndarray:
+def _paces(residents: int, younger_paces: Sequence[float]) -> np.ndarray:
     """[blocks on an SM, age rank]: by how much slower than alone each works, together as fast as
-    one alone. ``younger_pace`` is that of the younger of two; where more share an SM, each falls
-    behind the next older one by that for each of the others, at most to PACE_MIN."""
+    one alone."""
     paces = np.ones((residents + 1, residents))
-    for present in range(1, residents + 1):
-        pace = max(younger_pace ** (present - 1), min(younger_pace, PACE_MIN))
+    for present in range(2, residents + 1):
+        pace = younger_paces[min(present - 2, len(younger_paces) - 1)]
         rates = pace ** np.arange(present)
         paces[present, :present] = rates.sum() / rates
     return paces

@@ -21,7 +21,8 @@ from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region
 
 _LOAD, _STORE, _REDUCE = int(Kind.LOAD), int(Kind.STORE), int(Kind.REDUCE)
 
-# What a phase runs on; latencies and rates in cycles, dram_free the time that DRAM is next idle.
+# What a phase runs on; latencies and rates in cycles, dram_free the time that DRAM is next idle,
+# leaving the sectors written back since it was last asked.
 MACHINE = np.dtype(
     [(name, np.float64) for name in ("l2_latency", "hbm_latency", "sm_bytes_per_cycle",
                                      "dram_bytes_per_cycle", "dram_free",
@@ -29,7 +30,7 @@ MACHINE = np.dtype(
                                      "first_starts",  # cycles
                                      "pace_spread", "gpc_pace_spread")]  # of the mean pace
     + [(name, np.int64) for name in ("unit_shift", "sector_shift",  # log2 of their bytes
-                                     "group", "logged",  # query heads a block; events
+                                     "group", "logged", "leaving",  # query heads a block; events
                                      "sharing_max")]  # requests in one
 )
 # A place for a thread block on an SM: where its block stands, when its next access is due, when
@@ -242,9 +243,11 @@ def _load(row: Record, start: int, rows: int, run_bytes: int, pitch: int, side: 
                    last, machine)
     fetched = counts[FETCHED] - fetched
     ready = time + machine.l2_latency
+    if fetched or machine.leaving:
+        moved = (fetched + machine.leaving) << machine.sector_shift
+        machine.dram_free = max(machine.dram_free, time) + moved / machine.dram_bytes_per_cycle
+        machine.leaving = 0
     if fetched:
-        machine.dram_free = max(machine.dram_free, time)
-        machine.dram_free += (fetched << machine.sector_shift) / machine.dram_bytes_per_cycle
         ready = max(time + machine.hbm_latency, machine.dram_free)
     mine.start, mine.sectors, mine.ready = start, counts[READ] - read, ready
     mine.tile = row.tile if _stays(rows, run_bytes, pitch, cache, 1 << machine.unit_shift) else -1
@@ -318,27 +321,26 @@ def _move_unit(unit: Any, mask: np.uint64, side: int, kind: int, counts: np.ndar
                sectors: np.ndarray, tensors: np.ndarray, cache: np.ndarray, last: np.ndarray,
                machine: Record) -> None:
     """Read, write or add to some sectors of a unit; count what DRAM gives and takes."""
-    shift = machine.unit_shift
     if kind == _REDUCE:
         filled, tag, dirty, clean_tag, cleaned = add_unit(cache, unit, mask)
         counts[FILLED] += popcount(filled)
-        _write_back(tag, dirty, sectors, tensors, shift)
-        _write_back(clean_tag, cleaned, sectors, tensors, shift)
+        _write_back(tag, dirty, sectors, tensors, machine)
+        _write_back(clean_tag, cleaned, sectors, tensors, machine)
         return
     if kind == _STORE:
         near_tag, near_dirty, far_tag, far_dirty, clean_tag, cleaned = write_unit(
             cache, unit, side, mask)
-        _write_back(near_tag, near_dirty, sectors, tensors, shift)
-        _write_back(far_tag, far_dirty, sectors, tensors, shift)
-        _write_back(clean_tag, cleaned, sectors, tensors, shift)
+        _write_back(near_tag, near_dirty, sectors, tensors, machine)
+        _write_back(far_tag, far_dirty, sectors, tensors, machine)
+        _write_back(clean_tag, cleaned, sectors, tensors, machine)
         return
     fetched, near_tag, near_dirty, far_tag, far_dirty, changed = read_unit(
         cache, unit, side, mask)
     if fetched:
         counts[FETCHED] += popcount(fetched)
-    _write_back(near_tag, near_dirty, sectors, tensors, shift)
+    _write_back(near_tag, near_dirty, sectors, tensors, machine)
     if changed:
-        _write_back(far_tag, far_dirty, sectors, tensors, shift)
+        _write_back(far_tag, far_dirty, sectors, tensors, machine)
         for other in range(len(last)):
             if other != side:
                 last[other].tile = -1
@@ -346,11 +348,12 @@ def _move_unit(unit: Any, mask: np.uint64, side: int, kind: int, counts: np.ndar
 
 @inlined
 def _write_back(tag: np.uint64, dirty: np.uint64, sectors: np.ndarray, tensors: np.ndarray,
-                unit_shift: int) -> None:
+                machine: Record) -> None:
     """Count dirty sectors of a unit (its tag: number + 1) that go to DRAM."""
     if dirty:
-        tensor = _tensor_at((np.int64(tag) - 1) << unit_shift, tensors)
+        tensor = _tensor_at((np.int64(tag) - 1) << machine.unit_shift, tensors)
         sectors[tensor, WRITTEN_BACK] += popcount(dirty)
+        machine.leaving += popcount(dirty)
 
 
 @inlined
