@@ -68,8 +68,8 @@ def _refuse_what_does_nothing(args):
 def _predict(args):
     from dataclasses import replace
 
-    from ...simulator.errors import InputError
     from ... import kernels
+    from ...simulator.errors import InputError
     from .. import options, prediction
 
     if args.kernel is not None and args.direction is None:
