@@ -26,6 +26,7 @@ FMA_PACES, CONVERTING_PACES = (0.94,), (0.55,)
 # other four times a trip.
 WIDE_WARPS_PACES, NARROW_WARPS_PACES = (0.78,), (1.0, 0.979, 0.961, 0.946)
 NARROW_AHEAD_PACES, BACKWARD_PACES = (0.941, 0.916, 0.88), (0.99,)
+SOFTMAX_PACES = (0.97,)  # of a softmax alone
 STREAMING_THREADS = 256  # of a thread block that multiplies nothing
 WIDE_LOAD_WAVEFRONTS = 4  # of a warp's 16-byte loads, broadcast or not: a quarter warp each
 
@@ -111,7 +112,8 @@ def fma_output(rows: int, width: int, depth: int, element_bytes: int, weight_byt
     """P V: a thread reads the weights of 4 keys for each of its rows in one load, and its columns
     of ``width`` in runs of neighbours, once for each key."""
     r, c = rows / 16, width / 16
-    run = min(width // 16 & -(width // 16), 16 // element_bytes)
+    columns = max(width // 16, 1)  # below 16 some threads have none
+    run = min(columns & -columns, 16 // element_bytes)
     loads = 4 * c / run
     wavefronts = r * weight_bytes + loads * run * element_bytes * WARP / WAVEFRONT_BYTES
     convert = 4 * c * (element_bytes < 4) + 4 * r * (weight_bytes < 4)
@@ -201,7 +203,7 @@ def softmax_alone(columns: int, step: int, threads: int, *, resident: bool = Fal
     else:
         costs |= {"maximum": Cost(waits=14 / steps), "add": Cost(waits=14 / steps)}
     return Execution("fma", threads, costs, instructions_per_byte=4 / 16,
-                     filled=1.0 if resident else columns / (steps * step))
+                     younger_paces=SOFTMAX_PACES, filled=1.0 if resident else columns / (steps * step))
 
 
 # ---- Products on tensor cores ------------------------------------------------------------------
@@ -312,7 +314,8 @@ def generic(program: Program, gpu: "Profile") -> tuple[Execution, ...]:
     found = []
     for phase in program.phases:
         if phase.axes and phase.axes[0].step == 1:
-            found.append(softmax_rows(problem.kv_seq))
+            step = max(tile.cols for tile in phase.tiles)
+            found.append(softmax_rows(-(-problem.kv_seq // step) * step))  # work is of whole steps
         elif not multiplies(program, phase):
             found.append(streaming(STREAMING_THREADS, 2))
         elif problem.dtype_bytes == 2 and peak and peak > gpu.flops.fp32:

@@ -192,6 +192,20 @@ def test_spills_and_fewer_blocks_on_an_sm_cost_time():
     assert times == sorted(times) and len(set(times)) == 4
 
 
+@pytest.mark.parametrize("schedule", ["softmax_online", "softmax_safe"])
+def test_rows_of_less_than_a_step_take_as_long_as_a_step(schedule):
+    times = [predicted(schedule, Attention(1, 1, 1000, 64, kv_seq=n, direction="softmax"),
+                       tiles=Tiles(1, 256)).seconds for n in (1, 16, 255, 256, 257)]
+    assert all(a <= b for a, b in pairwise(times)) and times[3] < 1.5 * times[0]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64", "fp16"])
+def test_narrow_heads_have_a_time_too(dtype):
+    times = [predicted("flash2", Attention(1, 4, 300, width, dtype=dtype)).seconds
+             for width in (1, 3, 8, 15, 16, 64)]
+    assert times[0] > 0 and all(a <= b for a, b in pairwise(times))
+
+
 def test_what_a_block_does_once_counts_most_where_rows_are_short():
     def share(seq):
         program = schedules.build("flash2", Attention(16384 // seq, 16, seq, 128), Tiles(64, 64, 2))
