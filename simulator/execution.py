@@ -203,7 +203,8 @@ def softmax_alone(columns: int, step: int, threads: int, *, resident: bool = Fal
     else:
         costs |= {"maximum": Cost(waits=14 / steps), "add": Cost(waits=14 / steps)}
     return Execution("fma", threads, costs, instructions_per_byte=4 / 16,
-                     younger_paces=SOFTMAX_PACES, filled=1.0 if resident else columns / (steps * step))
+                     younger_paces=SOFTMAX_PACES,
+                     filled=1.0 if resident else columns / (steps * step))
 
 
 # ---- Products on tensor cores ------------------------------------------------------------------

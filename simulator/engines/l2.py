@@ -138,15 +138,16 @@ def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[
     the rate of the units that it uses, when that is not the dtype's peak; ``prefetch``, for each
     phase what a block computes between a load and its use ("none", a "product", a whole "trip";
     default: a trip where tiles have two stages); ``younger_paces``, for each phase how fast a block
-    runs beside the next older one where 2, 3, … share an SM (the last: more). ``cold_phases`` empties the cache before each phase, as a profiler
-    does that flushes it before each kernel: what is dirty then leaves uncounted;
-    ``dirty_before_bytes`` of it are dirty then, by something else. ``unit_bytes`` is what the
-    cache moves at a time: the line size is exact. ``skip_repeats``: count groups of thread blocks
-    that repeat others without simulating them (l2_repeat.py). ``seed``: another launch, whose
-    physical pages and first SMs are others. ``warm``: the L2 starts as the same call left it, which
-    is simulated whole before and not counted. ``log`` gets what thread blocks do and when, without
-    skipped ones; when it is full the run ends there, and so do the counts. ``on_progress`` gets the
-    share that is done some times a second; what it raises, or Ctrl-C, ends the run.
+    runs beside the next older one where 2, 3, … share an SM (the last: more). ``cold_phases``
+    empties the cache before each phase, as a profiler does that flushes it before each kernel: what
+    is dirty then leaves uncounted; ``dirty_before_bytes`` of it are dirty then, by something else.
+    ``unit_bytes`` is what the cache moves at a time: the line size is exact. ``skip_repeats``:
+    count groups of thread blocks that repeat others without simulating them (l2_repeat.py).
+    ``seed``: another launch, whose physical pages and first SMs are others. ``warm``: the L2 starts
+    as the same call left it, which is simulated whole before and not counted. ``log`` gets what
+    thread blocks do and when, without skipped ones; when it is full the run ends there, and so do
+    the counts. ``on_progress`` gets the share that is done some times a second; what it raises, or
+    Ctrl-C, ends the run.
     Raises InputError for an unknown order or prefetch, or units that the reader cannot hold.
     """
     prefetch = [None] * len(program.phases) if prefetch is None else list(prefetch)
