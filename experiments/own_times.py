@@ -174,19 +174,21 @@ def _text(path: str) -> str:
 
 
 def compare(own: OwnTime, gpu) -> dict:
-    """One measured time beside the bound and the prediction for it.
+    """One measured time beside the bound of any kernel and the prediction for its tiles.
 
     ``verdict`` is "impossible", "agrees", "slower", "faster", or None where nothing is predicted;
     ``note`` says what usually causes it.
     """
+    from ..simulator.bounds import pass_bound
     from ..simulator.point import traffic
 
-    point = traffic(own.schedule, own.problem, gpu, own.tiles, engine="scratchpad")
-    bound, predicted = point["time"]["bound_s"], point["time"]["predicted_s"]
+    point = traffic(own.schedule, own.problem, gpu, own.tiles, engine="scratchpad", times=True)
+    least, predicted = pass_bound(own.problem, gpu), point["time"]["predicted_s"]
+    bound = least.bound_s
     row = {
         "where": own.where, "schedule": own.schedule, "problem": point["problem"],
         "tiles": point["tiles"], "measured_s": own.seconds, "bound_s": bound,
-        "limiter": point["time"]["limiter"], "predicted_s": predicted,
+        "limiter": least.limiter, "predicted_s": predicted,
         "tflops": point["flops"] / own.seconds / 1e12, "verdict": None, "note": "",
     }
     if own.seconds < bound * (1 - BEATS_BOUND):
@@ -208,4 +210,6 @@ def _impossible(problem, seconds: float, bound: float) -> str:
     note = f"{bound / seconds:.2f}× faster than the bound: the time does not cover the whole run"
     if problem.mask == "full":
         note += ", or the mask was causal"
+    if problem.dtype == "fp32":
+        note += ", or its products were TF32"
     return note + " (no synchronisation, a wrong unit, fewer heads)"

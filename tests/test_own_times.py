@@ -6,9 +6,8 @@ import pytest
 from hbmeter.experiments import own_times
 from hbmeter.experiments.cli import main
 from hbmeter.hwprofiles import load
+from hbmeter.simulator import Attention, InputError, Tiles, traffic
 from hbmeter.simulator.bounds import pass_bound
-from hbmeter.simulator.errors import InputError
-from hbmeter.simulator.problem import Attention
 
 
 def read(tmp_path, text, **defaults):
@@ -84,6 +83,26 @@ def test_a_time_below_the_bound_is_no_time(tmp_path, capsys):
     path.write_text(f"batch,heads,seq,head_dim,ms\n4,16,4096,128,{bound_ms / 2}\n")
     assert main(["verify", "--times", str(path)]) == 1
     assert "impossible: 2.00× faster than the bound" in capsys.readouterr().out
-    path.write_text(f"batch,heads,seq,head_dim,ms\n4,16,4096,128,{bound_ms * 50}\n")
-    assert main(["verify", "--times", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["times"][0]["verdict"] in ("slower", None)
+    path.write_text(f"batch,heads,seq,head_dim,dtype,ms\n4,16,4096,128,fp32,{bound_ms}\n")
+    assert main(["verify", "--times", str(path)]) == 1
+    assert "its products were TF32" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("times_predicted", "verdict"), [
+    (0.7, "faster"), (0.85, "agrees"), (1.0, "agrees"), (1.3, "agrees"), (1.4, "slower"),
+    (50.0, "slower"),
+])
+def test_a_time_is_judged_by_the_prediction(times_predicted, verdict):
+    gpu, problem, tiles = load("h200"), Attention(4, 16, 4096, 128), Tiles(128, 64)
+    seconds = traffic("flash2", problem, gpu, tiles, engine="scratchpad",
+                      times=True)["time"]["predicted_s"]
+    own = own_times.OwnTime("here", problem, "flash2", tiles, seconds * times_predicted)
+    row = own_times.compare(own, gpu)
+    assert (row["verdict"], row["predicted_s"]) == (verdict, seconds)
+    assert row["bound_s"] == pass_bound(problem, gpu).bound_s  # whatever the schedule and tiles
+
+
+def test_where_nothing_is_predicted_nothing_is_judged():
+    own = own_times.OwnTime("here", Attention(1, 2, 512, 64), "standard_minimal", None, 1.0)
+    row = own_times.compare(own, load("h200"))
+    assert row["predicted_s"] is None and row["verdict"] is None and not row["note"]
