@@ -126,18 +126,23 @@ def _time(candidate: Candidate, asked: int | None, order: Order, times: bool) ->
 def _beyond_l2(program: Program, gpu: "Profile", engine: str, seed: int, seeds: int, log: Any,
                **options: Any) -> dict[str, Any]:
     """L2 and DRAM of one launch, and DRAM reads over ``seeds``; ``options`` of l2.simulate."""
+    from .at_scale import at_scale
     from .engines import l2
     from .engines.l2_cache import UNIT_BYTES
 
     options |= {"unit_bytes": gpu.l2.line_bytes if engine == "l2-line" else UNIT_BYTES,
                 "skip_repeats": engine == "l2",
                 **l2_options(gpu, generic(program, gpu), program.problem.dtype)}
+    if engine == "l2" and log is None:
+        program, options["scale"] = at_scale(program, gpu, options["blocks_per_sm"],
+                                             options["order"])
     count = l2.simulate(program, gpu, seed=seed, log=log, **options)
     spread = l2.read_spread(program, gpu, seeds, **options) if seeds > 1 else None
     return {
         "l2": {"sectors_read": count.sectors_read, "sectors_written": count.sectors_written,
                "hit_rate": count.hit_rate, "model": count.model, "blocks": count.blocks,
-               "blocks_simulated": count.blocks_simulated, "seed": seed,
+               "blocks_simulated": count.blocks_simulated, "scale": options.get("scale", 1),
+               "seed": seed,
                "start": "warm" if options["warm"] else "cold"},
         "dram": {"read_bytes": count.dram_read_bytes, "write_bytes": count.dram_write_bytes,
                  "dirty_bytes_at_end": count.dirty_bytes_at_end, "by_tensor": count.by_tensor,

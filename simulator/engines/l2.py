@@ -129,8 +129,8 @@ def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[
              prefetch: Sequence[str | None] | None = None,
              younger_paces: Sequence[Sequence[float]] | None = None, cold_phases: bool = False,
              dirty_before_bytes: float = 0, unit_bytes: int = UNIT_BYTES,
-             skip_repeats: bool = True, seed: int = 0, warm: bool = False, log: Log | None = None,
-             on_progress: GoOn = lambda share: None) -> L2Count:
+             skip_repeats: bool = True, scale: int = 1, seed: int = 0, warm: bool = False,
+             log: Log | None = None, on_progress: GoOn = lambda share: None) -> L2Count:
     """Run a program's thread blocks on ``gpu`` (a Profile), its L2 empty at the start.
 
     ``blocks_per_sm`` is one number or one for each phase; ``order`` one of grid_order.py's (of
@@ -143,21 +143,19 @@ def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[
     is dirty then leaves uncounted; ``dirty_before_bytes`` of it are dirty then, by something else.
     ``unit_bytes`` is what the cache moves at a time: the line size is exact. ``skip_repeats``:
     count groups of thread blocks that repeat others without simulating them (l2_repeat.py).
-    ``seed``: another launch, whose physical pages and first SMs are others. ``warm``: the L2 starts
-    as the same call left it, which is simulated whole before and not counted. ``log`` gets what
-    thread blocks do and when, without skipped ones; when it is full the run ends there, and so do
-    the counts. ``on_progress`` gets the share that is done some times a second; what it raises, or
-    Ctrl-C, ends the run.
+    ``scale``: the program stands for one whose walks are so many times longer (at_scale.py), and
+    is run on an L2 as many times smaller. ``seed``: another launch, whose physical pages and first
+    SMs are others. ``warm``: the L2 starts as the same call left it, which is simulated whole
+    before and not counted. ``log`` gets what thread blocks do and when, without skipped ones; when
+    it is full the run ends there, and so do the counts. ``on_progress`` gets the share that is done
+    some times a second; what it raises, or Ctrl-C, ends the run.
     Raises InputError for an unknown order or prefetch, or units that the reader cannot hold.
     """
     prefetch = [None] * len(program.phases) if prefetch is None else list(prefetch)
-    _check(gpu, prefetch, unit_bytes)
-    if warm and (cold_phases or dirty_before_bytes or log):
-        raise InputError("a warm start has neither phases that start cold, nor what others left "
-                         "dirty, nor a log")
-    order = of_program(order, program)
+    order, gpu = of_program(order, program), _smaller(gpu, scale)
+    _check(gpu, prefetch, unit_bytes, bool(warm and (cold_phases or dirty_before_bytes or log)))
     issued = [issue(order, program.problem, *grid) for grid in grids(program)]
-    cycles = instruction_cycles(program, gpu, matmul_flops_per_s)
+    cycles = instruction_cycles(program, gpu, matmul_flops_per_s) * scale
     residents = np.broadcast_to(blocks_per_sm, len(program.phases))
     younger = younger_paces or [YOUNGER_PACES] * len(program.phases)
     tensors = _with_others(program)
@@ -167,26 +165,32 @@ def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[
         for number, phase in enumerate(program.phase_records):
             resident = int(residents[number])
             if cold_phases or cache is None:
-                cache = _cache(gpu, unit_bytes, tensors[-1]["base_bytes"], dirty_before_bytes, seed)
+                cache = _cache(gpu, unit_bytes, tensors[-1]["base_bytes"], dirty_before_bytes,
+                               seed, scale)
             plan = plan_phase(program, phase, gpu, resident, int(issued[number][0]), skipping)
             steps = moves(program, phase, cycles, prefetch[number])
             sms = sms_of_grid(gpu, int(plan["total"]), seed)
             sectors += _run(program, phase, issued[number], steps, tensors,
                             _paces(resident, younger[number]), sm_sides(gpu, seed)[sms],
                             sm_gpcs(gpu, seed)[sms], cache,
-                            _machine(gpu, resident, unit_bytes, phase["group"]), plan, log,
+                            _machine(gpu, resident, unit_bytes, phase["group"], scale), plan, log,
                             lambda done, at=phase: on_progress(_share(program, at, done)))
             plans.append(plan)
             if log and log.full:
                 break
     dirty = dirty_sectors(cache, tensors, unit_bytes)[:-1]
     blocks = sum(int(plan["total"]) for plan in plans)
+    sectors, dirty = sectors * scale, dirty * scale
     return L2Count(program, sectors[:-1], dirty, int(sectors[-1, WRITTEN_BACK]),
                    gpu.l2.sector_bytes, model_text(gpu), blocks,
                    blocks - sum(int(plan["skipped"]) for plan in plans))
 
 
-def _check(gpu: "Profile", prefetch: Sequence[str | None], unit_bytes: int) -> None:
+def _check(gpu: "Profile", prefetch: Sequence[str | None], unit_bytes: int,
+           both_warm_and_cold: bool) -> None:
+    if both_warm_and_cold:
+        raise InputError("a warm start has neither phases that start cold, nor what others left "
+                         "dirty, nor a log")
     for what in prefetch:
         if what is not None and what not in PREFETCHES:
             raise InputError(f"prefetch {what!r} is not known; it is one of "
@@ -199,6 +203,16 @@ def _check(gpu: "Profile", prefetch: Sequence[str | None], unit_bytes: int) -> N
         raise InputError(f"{gpu.name}: an L2 of {gpu.l2.size_bytes:,} B is smaller than one set")
 
 
+def _smaller(gpu: "Profile", scale: int) -> "Profile":
+    """The GPU with a part of its L2."""
+    if scale == 1:
+        return gpu
+    l2 = gpu.l2
+    dirty = None if l2.dirty_bytes_max is None else l2.dirty_bytes_max // scale
+    smaller = {"size_bytes": l2.size_bytes // scale, "dirty_bytes_max": dirty}
+    return gpu.model_copy(update={"l2": l2.model_copy(update=smaller)})
+
+
 def _with_others(program: Program) -> np.ndarray:
     """The program's tensors, and one behind them for all that others wrote."""
     tensors = program.tensor_records
@@ -208,13 +222,13 @@ def _with_others(program: Program) -> np.ndarray:
 
 
 def _cache(gpu: "Profile", unit_bytes: int, others_at: int, dirty_bytes: float,
-           seed: int) -> np.ndarray:
+           seed: int, scale: int) -> np.ndarray:
     """An empty cache but for what others left dirty."""
     l2 = gpu.l2
-    cache = cache_of(l2, unit_bytes, seed)
+    cache = cache_of(l2, unit_bytes, seed, scale)
     whole = np.uint64((1 << unit_bytes // l2.sector_bytes) - 1)
     if dirty_bytes:
-        write_before(cache, others_at // unit_bytes, round(dirty_bytes / unit_bytes),
+        write_before(cache, others_at // unit_bytes, round(dirty_bytes / scale / unit_bytes),
                      sm_sides(gpu), whole)
     return cache
 
@@ -298,7 +312,8 @@ def read_spread(program: Program, gpu: "Profile", seeds: int = 4,
     return min(found), max(found)
 
 
-def _machine(gpu: "Profile", blocks_per_sm: int, unit_bytes: int, group: int) -> Record:
+def _machine(gpu: "Profile", blocks_per_sm: int, unit_bytes: int, group: int,
+             scale: int = 1) -> Record:
     machine = np.zeros(1, MACHINE)[0]
     latency, clock = gpu.latency_cycles, gpu.boost_clock_hz
     machine["l2_latency"] = _measured(gpu, "l2_latency", latency.l2 or L2_LATENCY_CYCLES)
@@ -307,7 +322,7 @@ def _machine(gpu: "Profile", blocks_per_sm: int, unit_bytes: int, group: int) ->
     machine["dram_bytes_per_cycle"] = _measured(gpu, "hbm_read", gpu.hbm_bytes_per_s) / clock
     machine["unit_shift"] = log2_of("unit", unit_bytes)
     machine["sector_shift"] = log2_of("l2.sector_bytes", gpu.l2.sector_bytes)
-    machine["group"] = group
+    machine["group"], machine["scale"] = group, scale
     machine["sharing_max"] = gpu.l2.merged_requests_max or 1
     machine["to_coalescer"] = gpu.l2.coalescer_cycles or 0
     machine["first_starts"] = gpu.l2.first_starts_cycles or 0

@@ -17,6 +17,7 @@ from .l2_counts import FETCHED, FILLED, MERGED, READ, WRITTEN, WRITTEN_BACK
 from .l2_log import START, STOP, note_after, note_before, note_block
 from .l2_merge import begin_drift, merged
 from .l2_repeat import group_of, next_block
+from .soonest import first_times, set_time
 from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region
 
 _LOAD, _STORE, _REDUCE = int(Kind.LOAD), int(Kind.STORE), int(Kind.REDUCE)
@@ -31,6 +32,7 @@ MACHINE = np.dtype(
                                      "pace_spread", "gpc_pace_spread")]  # of the mean pace
     + [(name, np.int64) for name in ("unit_shift", "sector_shift",  # log2 of their bytes
                                      "group", "logged", "leaving",  # query heads a block; events
+                                     "scale",  # tiles that a tile stands for (at_scale.py)
                                      "sharing_max")]  # requests in one
 )
 # A place for a thread block on an SM: where its block stands, when its next access is due, when
@@ -56,27 +58,41 @@ def run_phase(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.n
     ``freed`` [slot, tile, stage]: when buffers of the latest loads are free; ``sectors`` [group,
     tensor, count], grouped as ``plan`` says (l2_repeat.py). The run ends when ``log`` is full.
     """
-    n_slots, n_sms = len(slots), len(sides)
-    stops = np.zeros_like(variables)
-    sums = np.zeros((sectors.shape[0] + 1, sectors.shape[1], sectors.shape[2]), np.int64)
+    n_sms = len(sides)
     last: Any = np.zeros(cache.shape[0], LAST_READ)
     last["tile"][:] = -1
-    ages = np.zeros((n_sms, paces.shape[1]), np.int64)  # the slots of an SM, the oldest first
-    present = np.zeros(n_sms, np.int64)
+    _run_blocks(
+        moves, phase, tensors, tiles, numbers, heads, order, sides, gpcs, requests, paces,
+        variables, np.zeros_like(variables), freed, slots, cache, sectors,
+        np.zeros((sectors.shape[0] + 1, sectors.shape[1], sectors.shape[2]), np.int64), machine,
+        plan, stored, last, np.zeros((n_sms, paces.shape[1]), np.int64), np.zeros(n_sms, np.int64),
+        *first_times(len(slots)), log)
+
+
+@borrowing
+def _run_blocks(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.ndarray,
+                numbers: np.ndarray, heads: int, order: np.ndarray, sides: np.ndarray,
+                gpcs: np.ndarray, requests: np.ndarray, paces: np.ndarray, variables: np.ndarray,
+                stops: np.ndarray, freed: np.ndarray, slots: Any, cache: np.ndarray,
+                sectors: np.ndarray, sums: np.ndarray, machine: Record, plan: Record,
+                stored: np.ndarray, last: Any, ages: np.ndarray, present: np.ndarray,
+                times: np.ndarray, soonest: np.ndarray, log: np.ndarray) -> None:
+    """run_phase with room for all that it keeps: ``stops`` of loops, ``sums`` of sectors
+    (l2_repeat.py), the ``last`` tile of each side, ``ages``: the slots of an SM, the oldest first,
+    ``present`` of them, and when slots are due (soonest.py). It makes no arrays, so that nobody
+    counts references to them."""
+    n_slots, n_sms = len(slots), len(sides)
     machine.dram_free = 0.0
-    queue, waiting = np.arange(n_slots), n_slots  # a heap of slots by due time
     issued: Any = np.int64(0)  # (with a literal Numba compiles next_block twice)
-    while waiting and not plan.stop and (machine.logged < len(log) or not len(log)):
-        number = queue[0]
+    while times[1] < np.inf and not plan.stop and (machine.logged < len(log) or not len(log)):
+        number = soonest[1]
         slot, sm = slots[number], number % n_sms
         if slot.address < 0:
             left = _leave(ages[sm], present, sm, number)
             if left and len(log):
                 note_block(log, machine, number, slot, variables[number], STOP)
             if issued == plan.total:
-                waiting -= 1
-                queue[0] = queue[waiting]
-                _sift_down(queue, waiting, slots)
+                set_time(times, soonest, number, np.inf)
                 continue
             issued = next_block(issued, plan, slots.address, slots.group, sectors, sums, stored)
             slot.group = group_of(issued, plan)
@@ -101,7 +117,7 @@ def run_phase(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.n
             slot.address += 1
         _go_on(moves, numbers, variables[number], stops[number], slot, freed[number],
                _pace_of(slot, paces, present[sm], ages[sm], number))
-        _sift_down(queue, waiting, slots)
+        set_time(times, soonest, number, slot.due)
 
 
 @inlined
@@ -135,28 +151,6 @@ def _leave(ages: np.ndarray, present: np.ndarray, sm: int, number: int) -> bool:
             present[sm] -= 1
             return True
     return False
-
-
-@inlined
-def _sift_down(queue: np.ndarray, size: int, slots: np.ndarray) -> None:
-    """Put the heap's first slot in its place by (due time, slot)."""
-    slot, at = queue[0], 0
-    while True:
-        child = 2 * at + 1
-        if child >= size:
-            break
-        if child + 1 < size and _before(queue[child + 1], queue[child], slots):
-            child += 1
-        if not _before(queue[child], slot, slots):
-            break
-        queue[at] = queue[child]
-        at = child
-    queue[at] = slot
-
-
-@inlined
-def _before(a: int, b: int, slots: np.ndarray) -> bool:
-    return slots[a].due < slots[b].due or (slots[a].due == slots[b].due and a < b)
 
 
 @inlined

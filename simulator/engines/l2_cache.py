@@ -62,11 +62,11 @@ VALID, DIRTY, ORDER = WAYS, 2 * WAYS, 3 * WAYS
 
 def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
                 dirty_bytes_max: int | None = None, home_bytes: int | None = None,
-                home_bits: int | None = None, seed: int = 0) -> np.ndarray:
+                home_bits: int | None = None, seed: int = 0, scale: int = 1) -> np.ndarray:
     """An empty cache; it has no sets when ``size_bytes`` is smaller than one set.
 
     What a profile's L2 says of these, or None: most bytes dirty at once, bytes of one home, bits of
-    its number that decide. ``seed``: which physical pages.
+    its number that decide. ``seed``: which physical pages; they are ``scale`` times smaller.
     Raises InputError for units and homes that are no powers of two.
     """
     n_sets = size_bytes // (partitions * unit_bytes * WAYS)
@@ -79,11 +79,12 @@ def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
     home_bits = home_bits or HOME_BITS
     cache[:, :1, HOME_SHIFT] = max(home_shift - unit_shift, 0)
     cache[:, :1, HOME_MASK] = home_bits
-    cache[:, :1, PAGE_SHIFT] = log2_of("page", PAGE_BYTES) - unit_shift
+    page_bytes = PAGE_BYTES // scale
+    cache[:, :1, PAGE_SHIFT] = log2_of("page", page_bytes) - unit_shift
     grain_shift = max(log2_of("unit", UNIT_BYTES) - unit_shift, 0)
     lowest = home_shift + (home_bits & -home_bits).bit_length() - 1  # address bit of a home
     cache[:, :1, TWIN_SHIFT] = max(lowest - unit_shift - grain_shift, 0)
-    starts, pairs = n_sets >> grain_shift, PAGE_BYTES >> unit_shift + grain_shift + 1
+    starts, pairs = n_sets >> grain_shift, page_bytes >> unit_shift + grain_shift + 1
     cache[:, :1, GRAIN_SHIFT], cache[:, :1, STARTS] = grain_shift, starts
     cache[:, :1, TURN] = (pairs << 64) // starts % (1 << 64) if starts else 0
     cache[:, :1, PAIRS] = pairs - 1
@@ -98,10 +99,10 @@ def log2_of(name: str, size: int) -> int:
     return size.bit_length() - 1
 
 
-def cache_of(l2: "L2Cache", unit_bytes: int, seed: int = 0) -> np.ndarray:
-    """The empty cache of a profile's L2."""
+def cache_of(l2: "L2Cache", unit_bytes: int, seed: int = 0, scale: int = 1) -> np.ndarray:
+    """The empty cache of a profile's L2, in pages that are ``scale`` times smaller."""
     return empty_cache(room_of(l2), l2.partitions, unit_bytes, l2.dirty_bytes_max, l2.home_bytes,
-                       l2.home_bits, seed)
+                       l2.home_bits, seed, scale)
 
 
 def room_of(l2: "L2Cache") -> int:

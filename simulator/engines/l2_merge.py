@@ -62,7 +62,7 @@ def merged(requests: np.ndarray, row: Record, start: int, slot: Record, asked: i
     is missed, here or on its way to others."""
     if machine.sharing_max < 2 or asked == 0:
         return 0
-    time = slot.due + slot.lag
+    time = slot.due * machine.scale + slot.lag
     if waits:
         slot.lag = 0.0
     found, oldest, least = -1, 0, np.inf

@@ -2,11 +2,18 @@
 
 The blocks of a phase are issued in groups: whole heads, runs of row blocks, or waves where the head
 index runs fastest, and sectors are counted by the group of the block that moves them. When the last
-groups have moved what those a period before them did over the DRAM boundary (TOLERANCE), blocks yet
-to come are like those of the period, and more than TURNOVER L2s have passed, so that nothing older
-is left in the cache, the phase goes on at a later group, and those between count as the last period
-did. Blocks in flight and the cache stay as they are: to them a later head is the next head. The
-last wave is always simulated. Sectors of tensors that are stored once leave as often as they are
+groups have moved what as many before them did over the DRAM boundary, and blocks yet to come are
+like theirs, the phase goes on at a later group, and those between count as these did, the period.
+
+Thread blocks have paces of their own, so groups differ by noise, and what they move may change
+slowly as blocks drift apart. So a period is a third of all groups so far at least, which leaves the
+first third to what is not yet settled: what changes at a rate that still matters would be seen. It
+moves TURNOVER L2s at least, so that nothing older is left in the cache. The sums of two periods
+must agree, and be sure of it: the squared differences of their groups, one by one, say how far sums
+of such noise may be apart (TOLERANCE, both).
+
+Blocks in flight and the cache stay as they are: to them a later head is the next head. The last
+wave is always simulated. Sectors of tensors that are stored once leave as often as they are
 written. Heads one after the other repeat under every mask, waves of heads side by side only where
 all blocks do the same work: under a causal mask each wave reads more than the last.
 
@@ -15,7 +22,7 @@ Nothing here knows the cache or the clock: only counts, and which blocks are in 
 
 from bisect import bisect_left
 from math import gcd, lcm
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,12 +35,11 @@ from .l2_counts import COLUMNS, FETCHED, FILLED, SECTOR_BYTES, WRITTEN, WRITTEN_
 if TYPE_CHECKING:
     from ...hwprofiles.schema import Profile
 
-TOLERANCE = 0.005  # of the DRAM traffic of groups: how much it may differ, all counts added
-# Where heads share the L2, and may drift apart slowly: the same, and the waves of a window, in
-# which TURNOVER L2s must pass too.
-TOLERANCE_OF_HEADS, WAVES_OF_HEADS = 0.0005, 4
-TURNOVER = 2.0  # L2 sizes of DRAM traffic in this phase before anything is skipped
-CHECKED = 3  # one over the part of a period that must have repeated
+TOLERANCE = 0.005  # of the DRAM traffic of a period: how much it may differ, all counts added
+TOLERANCE_OF_HEADS = 0.0005  # where heads share the L2, and may drift apart slowly
+# The least of a period: one of so many parts of the groups so far, waves of heads side by side or
+# of one long head, spans one after the other, and L2 sizes of DRAM traffic.
+PARTS, WAVES, SPANS, TURNOVER = 3, 4, 8, 2.0
 WAVE_GAP = 1 / 16  # of a wave: _evenly
 GROUPS_MAX = 4096
 WAVES_OF_A_HEAD = 6  # waves of a head from which it is cut into groups of about a wave
@@ -44,9 +50,10 @@ PLAN = np.dtype([(name, np.int64) for name in (
     "total", "slots", "order", "span", "piece", "pieces", "groups",
     "period",  # groups: a repeat over spans is a multiple; 0: there is one span
     "alike",  # whether all blocks of a span do the same work
-    "window", "window_over_spans",  # groups: the least of a window
+    "window",  # groups: about a wave; repeats are looked for so often
+    "least", "least_over_spans",  # groups of a period
     "lead", "tail",  # groups of a span that are always simulated
-    "tolerance_ppm", "least_sectors",  # of a window's DRAM traffic
+    "tolerance_ppm",  # of a period's DRAM traffic
     "turnover_sectors", "skipping", "checked", "summed", "issued", "skipped", "stop")])
 ONCE, UPDATED = 1, 0  # how often a tensor's elements are stored in a phase
 
@@ -72,7 +79,6 @@ def plan_phase(program: Program, phase: Record, gpu: "Profile", blocks_per_sm: i
     plan["pieces"] = -(-plan["span"] // plan["piece"])
     plan["groups"] = -(-plan["total"] // plan["span"]) * plan["pieces"]
     plan["turnover_sectors"] = TURNOVER * gpu.l2.size_bytes // gpu.l2.sector_bytes
-    plan["least_sectors"] = 0 if plan["period"] else plan["turnover_sectors"]
     return plan
 
 
@@ -93,8 +99,9 @@ def _group_heads(plan: Record, heads: int, per_head: int, blocks1: int, sharing:
     period = pieces * (sharing if together == 1 else 1)
     window = max(-(-7 * slots // (8 * piece)), 1)  # about a wave
     plan["span"], plan["piece"], plan["period"], plan["window"] = span, piece, period, window
-    plan["window_over_spans"] = period * max(
-        _evenly(span * period // pieces, slots), -(-window // period))
+    plan["least"] = -(-WAVES * slots // piece)
+    plan["least_over_spans"] = period * max(
+        _evenly(span * period // pieces, slots), -(-window // period), SPANS)
     plan["tail"] = -(-slots // piece) + (pieces > 1)
     plan["tolerance_ppm"] = round(TOLERANCE * 1e6)
 
@@ -107,7 +114,7 @@ def _group_waves(plan: Record, heads: int, blocks1: int) -> None:
     unit = row if blocks1 > 1 else 1
     piece = -(-max(slots, -(-total // GROUPS_MAX)) // unit) * unit if plan["alike"] else total
     plan["span"], plan["piece"] = total, piece
-    plan["window"] = max(-(-WAVES_OF_HEADS * slots // piece), 1)
+    plan["window"] = plan["least"] = max(-(-WAVES * slots // piece), 1)
     plan["lead"] = -(-row // piece) if plan["order"] != HEAD else 0  # the ragged row comes first
     plan["tail"] = -(-max(slots, row) // piece) + 1
     plan["tolerance_ppm"] = round(TOLERANCE_OF_HEADS * 1e6)
@@ -202,7 +209,7 @@ def next_block(block: int, plan: Record, addresses: np.ndarray, groups: np.ndarr
         return block
     plan.checked = done
     _sum_up(done, plan, sectors, sums)
-    if _dram_sectors(sums[done]) < plan.turnover_sectors:
+    if _dram_sectors(sums[done]) < 2 * plan.turnover_sectors:
         return block
     period, end = _find_repeat(done, group, plan, sectors, sums, stored)
     repeats = (end - group) // period if period else 0
@@ -238,34 +245,30 @@ def _dram_sectors(counts: np.ndarray) -> int:
 @borrowing
 def _find_repeat(done: int, group: int, plan: Record, sectors: np.ndarray, sums: np.ndarray,
                  stored: np.ndarray) -> tuple[int, int]:
-    """(Groups of the shortest repeat that ends with ``done``, the group that it holds up to);
-    0 when there is none."""
-    start: Any = np.int64(0)  # (with a literal Numba compiles _repeats twice)
+    """(Groups of the shortest period that repeats the one before and ends with ``done``, the group
+    that it holds up to); 0 when there is none."""
     if plan.period:
-        for period in range(plan.window_over_spans, done + 1, plan.period):
-            if _repeats(done, start, period, plan, sectors, sums, stored):
+        least = max(plan.least_over_spans, -(-done // (PARTS * plan.period)) * plan.period)
+        for period in range(least, done // 2 + 1, plan.period):
+            if _repeats(done, period, plan, sectors, sums, stored):
                 return period, plan.groups - plan.tail
     if plan.alike:
         span = group // plan.pieces * plan.pieces
-        first = span + plan.lead
-        for period in range(plan.window, done - first + 1):
-            if _repeats(done, first, period, plan, sectors, sums, stored):
+        seen = done - span - plan.lead
+        for period in range(max(plan.least, -(-seen // PARTS)), seen // 2 + 1):
+            if _repeats(done, period, plan, sectors, sums, stored):
                 return period, span + plan.pieces - plan.tail
     return 0, 0
 
 
 @borrowing
-def _repeats(done: int, first: int, period: int, plan: Record, sectors: np.ndarray,
-             sums: np.ndarray, stored: np.ndarray) -> bool:
-    """Whether the last groups, CHECKED of a period and about a wave at least, moved what those a
-    period before did, which are not before ``first``: their sums, and the groups one by one, whose
-    differences may be noise of which the sums are sure enough."""
-    checked = max(plan.window, -(-period // CHECKED))
-    start = done - checked
-    if start - period < first:
-        return False
+def _repeats(done: int, period: int, plan: Record, sectors: np.ndarray, sums: np.ndarray,
+             stored: np.ndarray) -> bool:
+    """Whether the last ``period`` groups moved what as many before them did: their sums, and the
+    groups one by one, whose differences may be noise of which the sums are sure enough."""
+    start = done - period
     moved = _dram_sectors(sums[done]) - _dram_sectors(sums[start])
-    if moved < plan.least_sectors:
+    if moved < plan.turnover_sectors:
         return False
     of_sums = 0
     for tensor in range(len(stored)):
