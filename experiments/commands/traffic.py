@@ -104,6 +104,8 @@ def _show(point):
         if l2["blocks_simulated"] < l2["blocks"]:
             print(f"simulated {l2['blocks_simulated']:,} of {l2['blocks']:,} thread blocks; the "
                   "rest repeats them")
+        if l2["scale"] > 1:
+            print(f"walks simulated at 1/{l2['scale']} of their length, past as small a part of L2")
         print(f"still dirty in L2 at the end: {si(dram['dirty_bytes_at_end'])}; "
               f"L2 hit rate {point['l2']['hit_rate']:.2%}")
         if spread := dram["read_bytes_over_seeds"]:
@@ -113,7 +115,7 @@ def _show(point):
           f"{si(point['footprint_bytes'])}, bound {seconds(time['bound_s'])} by {time['limiter']}")
     if time["predicted_s"]:
         print(f"predicted {seconds(time['predicted_s'])}, limited by {time['predicted_limiter']}: "
-              "a kernel of this kind that nobody ran; hbmeter predict knows kernels")
+              "by a kernel of the usual kind; hbmeter predict --kernel K knows those of this package")
 
 
 def _dram_cells(moved):

@@ -41,7 +41,7 @@ def plot(table):
         ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
         for axis in (ax.xaxis, ax.yaxis):
             style.byte_axis(axis, "s")
-        ax.set_title(f"{title}: mean error {_mean(table, column):.1%} of {len(rows)}")
+        ax.set_title(f"{title}: mean error {_mean(table, column):.1%} of {len(rows):,} runs")
         ax.set_xlabel("measured time")
     axes[0].set_ylabel("predicted time")
     handles, _ = axes[0].get_legend_handles_labels()

@@ -110,7 +110,7 @@ def _legend(ax, shown):
                   mfc="white" if name == "DRAM" else style.BLACK)
         for name, row in {row["boundary"]: row for row in shown}.items()
     ]
-    ax.legend(handles=entries, loc="lower right")
+    ax.legend(handles=entries, loc="lower right", handlelength=4.2)  # dashes beside a marker
 
 
 def describe(table) -> str:

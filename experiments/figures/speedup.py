@@ -73,7 +73,7 @@ def plot(table):
     ax.yaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set_ylabel("predicted standard / tiled time")
-    fig.legend(loc="outside lower center", ncols=2)
+    fig.legend(loc="outside lower center", ncols=2, handlelength=3.2)  # dashes beside a marker
     return fig
 
 
