@@ -115,7 +115,7 @@ def _show(point):
           f"{si(point['footprint_bytes'])}, bound {seconds(time['bound_s'])} by {time['limiter']}")
     if time["predicted_s"]:
         print(f"predicted {seconds(time['predicted_s'])}, limited by {time['predicted_limiter']}: "
-              "by a kernel of the usual kind; hbmeter predict --kernel K knows those of this package")
+              "by a kernel of the usual kind; hbmeter predict --kernel K knows those that are here")
 
 
 def _dram_cells(moved):
