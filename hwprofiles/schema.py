@@ -73,6 +73,8 @@ class L2Cache(Section):
     pace_spread: Positive | None = _optional("by how much of the mean pace blocks of equal work "
                                              "of a GPC are faster or slower")
     gpc_pace_spread: Positive | None = _optional("and all blocks of a GPC together")
+    pace_spread_alone: Positive | None = _optional("the same of blocks that have an SM each")
+    gpc_pace_spread_alone: Positive | None = _optional("and of a GPC of these")
 
     @field_validator("sector_bytes")
     @classmethod

@@ -14,7 +14,7 @@ from .counted import Part, buffer
 
 SOURCE = Path(__file__).with_suffix(".cu")
 THREADS, TILES, TILE_BYTES = 128, 256, 16 << 10
-BLOCKS_PER_SM, STREAMS, ROUNDS = (2, 4), (1, 16, 32, 64, None), (16, 32)  # None: one a block
+BLOCKS_PER_SM, STREAMS, ROUNDS = (1, 2, 4), (1, 16, 32, 64, None), (16, 32)  # None: one a block
 HOW = ("pace.cu: a wave of blocks of equal work, which walk streams of 256 tiles of 16 KiB with "
        "loads ahead and mma.sync m16n8k16 on each, after another kernel; of each block the SM, its "
        "start by the GPU's timer (ticks of 32 ns) and its cycles; GPCs by clusters")
@@ -75,11 +75,15 @@ def _of_age(wave: dict, age: int) -> tuple[float, float]:
 def facts(waves: list[dict]) -> dict[str, float]:
     """What a profile's ``l2`` section has of it: first starts, and by how much of the mean pace
     blocks of a GPC, and GPCs, are faster or slower, were they spread evenly (sqrt(3) standard
-    deviations): medians of all waves and ages."""
-    found = [_of_age(wave, age) for wave in waves for age in range(wave["blocks_per_sm"])]
-    within, of_gpcs = np.sqrt(3) * np.median(found, axis=0)
-    return {"first_starts_cycles": float(np.median([first_starts_cycles(w) for w in waves])),
-            "pace_spread": float(within), "gpc_pace_spread": float(of_gpcs)}
+    deviations): medians of waves and ages, of blocks that share an SM and of those that do not."""
+    starts = float(np.median([first_starts_cycles(wave) for wave in waves]))
+    found = {"first_starts_cycles": starts}
+    for alone, names in ((False, ("pace_spread", "gpc_pace_spread")),
+                         (True, ("pace_spread_alone", "gpc_pace_spread_alone"))):
+        mine = [wave for wave in waves if (wave["blocks_per_sm"] == 1) == alone]
+        ages_of = [_of_age(wave, age) for wave in mine for age in range(wave["blocks_per_sm"])]
+        found |= dict(zip(names, map(float, np.sqrt(3) * np.median(ages_of, axis=0)), strict=True))
+    return found
 
 
 # ---- Runs -------------------------------------------------------------------------------------
