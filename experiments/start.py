@@ -19,11 +19,20 @@ def main() -> int:
     signal.signal(signal.SIGINT, _stop)
     sys.unraisablehook = _unraisable
     from .cli import main
+    interrupted = False
+
+    def interrupt(*_):
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, interrupt)
         return main()
-    except KeyboardInterrupt:  # another one, while the first was told
-        return STOPPED
+    except BaseException:  # an extension module that is being imported makes an ImportError of it
+        if not interrupted:
+            raise
+        _stop()
     finally:
         signal.signal(signal.SIGINT, _stop)
 

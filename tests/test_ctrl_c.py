@@ -10,7 +10,7 @@ import pytest
 from hbmeter.simulator.sweeps.pool import open_pool
 
 COMMAND = [sys.executable, str(Path(__file__).parent.parent / "__main__.py")]
-# Sends SIGINT when the module WHERE is imported, raised in a callback if HOW says so, or at exit.
+# Sends SIGINT when the module WHERE is imported, or at exit; HOW says what becomes of it.
 SCRIPT = """
 import atexit, signal, sys
 where, how = sys.argv.pop(1), sys.argv.pop(1)
@@ -24,6 +24,11 @@ class Finder:
     def find_spec(self, name, path=None, target=None):
         if name == where and how == "callback":
             Lost()
+        elif name == where and how == "import error":
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt as error:
+                raise ImportError("numba._devicearray failed to import") from error
         elif name == where:
             signal.raise_signal(signal.SIGINT)
 
@@ -45,7 +50,7 @@ def stopped(where, how="plain"):
     ("hbmeter.experiments.cli", "plain"),  # the first imports
     ("numpy", "plain"),
     ("hbmeter.experiments.commands.traffic", "plain"), ("numba", "plain"),  # those of the command
-    ("numba", "callback"),
+    ("numba", "callback"), ("numba", "import error"),
     ("exit", "plain"),
 ])
 def test_ctrl_c_says_one_line_and_exits_with_130(where, how):
