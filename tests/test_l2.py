@@ -24,7 +24,8 @@ add_unit, read_unit, write_unit, home_of, set_of = (
 SCHEDULES = ("flash1", "flash2", "standard")
 TILES = Tiles(32, 64)
 SMALL = Attention(2, 4, 256, 64, kv_heads=2)
-IN_STEP = {"pace_spread": None, "gpc_pace_spread": None}  # all SMs as fast
+# All SMs as fast.
+IN_STEP = {"pace_spread": None, "gpc_pace_spread": None, "pace_spread_alone": None}
 
 
 def gpu_with(l2_bytes=None, partitions=1, **l2_changes):
@@ -283,9 +284,10 @@ def test_the_second_block_of_an_sm_walks_k_and_v_apart_from_the_first():
 
 
 def test_blocks_of_unequal_pace_part_and_heads_far_above_the_cache_are_read_more_often():
-    problem = Attention(1, 16, 8192, 128)
+    problem = Attention(1, 32, 8192, 128)
     in_step, apart = (simulate("flash2", problem, gpu_with(12 << 20, 2, **changes),
-                               Tiles(128, 64, 2), order="head", skip_repeats=False)
+                               Tiles(128, 64, 2), order="head", blocks_per_sm=2,
+                               younger_paces=[(1.0,)], skip_repeats=False)
                       for changes in (IN_STEP, {}))
     assert apart.dram_read_bytes > 1.05 * in_step.dram_read_bytes
     assert apart.sectors_asked == in_step.sectors_asked

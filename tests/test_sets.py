@@ -149,8 +149,9 @@ def test_clusters_that_share_an_sm_are_of_a_gpc(clusters, groups):
 # ---- Pace ----
 
 @pytest.mark.parametrize(("name", "of_starts", "of_pace", "of_gpcs"), [
-    ("h200", 0.005, 0.01, 0.015),  # where the profile has them from; its groups are half GPCs
+    ("h200-1", 0.005, 0.01, 0.015),  # where the profile has them from; its groups are half GPCs
     ("h200-2", 0.02, 0.1, 0.5),  # of another unit, whole GPCs
+    ("h200", 0.02, 0.1, 0.8),
 ])
 def test_the_profile_has_what_the_pace_records_say(name, of_starts, of_pace, of_gpcs):
     waves = json.loads((records.FOLDER / "pace" / f"{name}.json").read_text())["waves"]
@@ -158,6 +159,14 @@ def test_the_profile_has_what_the_pace_records_say(name, of_starts, of_pace, of_
     assert l2.first_starts_cycles == pytest.approx(said["first_starts_cycles"], rel=of_starts)
     assert l2.pace_spread == pytest.approx(said["pace_spread"], rel=of_pace)
     assert l2.gpc_pace_spread == pytest.approx(said["gpc_pace_spread"], rel=of_gpcs)
+
+
+def test_the_profile_has_the_paces_of_blocks_alone_that_a_record_says():
+    waves = json.loads((records.FOLDER / "pace" / "h200.json").read_text())["waves"]
+    said, l2 = pace.facts(waves), load("h200").l2
+    assert l2.pace_spread_alone == pytest.approx(said["pace_spread_alone"], rel=0.01)
+    assert l2.gpc_pace_spread_alone == pytest.approx(said["gpc_pace_spread_alone"], rel=0.01)
+    assert l2.pace_spread_alone < l2.pace_spread / 10
 
 
 def test_spreads_within_and_of_gpcs_are_told_apart():

@@ -80,9 +80,11 @@ def facts(waves: list[dict]) -> dict[str, float]:
     found = {"first_starts_cycles": starts}
     for alone, names in ((False, ("pace_spread", "gpc_pace_spread")),
                          (True, ("pace_spread_alone", "gpc_pace_spread_alone"))):
-        mine = [wave for wave in waves if (wave["blocks_per_sm"] == 1) == alone]
-        ages_of = [_of_age(wave, age) for wave in mine for age in range(wave["blocks_per_sm"])]
-        found |= dict(zip(names, map(float, np.sqrt(3) * np.median(ages_of, axis=0)), strict=True))
+        spreads = [_of_age(wave, age) for wave in waves for age in range(wave["blocks_per_sm"])
+                   if (wave["blocks_per_sm"] == 1) == alone]
+        if spreads:
+            medians = np.sqrt(3) * np.median(spreads, axis=0)
+            found |= dict(zip(names, map(float, medians), strict=True))
     return found
 
 
