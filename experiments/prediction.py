@@ -114,7 +114,8 @@ def _predict(asked: Asked, problem: Attention, gpu) -> tuple[Prediction, str]:
     residents, source, spills = _residents(asked, problem, gpu, how)
     how = tuple(replace(x, spill_bytes=spills) for x in how)
     order = asked.order if asked.kernel is None else asked.kernel.issue_order(asked.order)
-    return predict(program, gpu, how, blocks_per_sm=residents, order=order), source
+    return predict(program, gpu, how, blocks_per_sm=residents, order=order,
+                   count_dram=True), source
 
 
 def document(asked: Asked, problem: Attention, gpu, known: Attention | None,
@@ -125,13 +126,14 @@ def document(asked: Asked, problem: Attention, gpu, known: Attention | None,
     program = schedules.build(asked.schedule, problem, asked.tiles)
     multiplier = None if asked.kernel is None else found.multiplier
     bound = program_bound(program, gpu, multiplier)
-    factor = None
+    factor = calibrated = None
     if known is not None:
         there, _ = _predict(asked, known, gpu)
         work = sum(phase.seconds for phase in there.phases)
         factor = (known_ms * 1e-3 - there.seconds + work) / work
         if factor <= 0:
             raise InputError(f"--known-ms {known_ms:g} is less than the launch of an empty kernel")
+        calibrated = found.calibrated(factor, there).seconds
     return {
         "runs": asked.kernel.name if asked.kernel else f"{asked.schedule}, a usual kernel",
         "gpu": gpu.name, "order": asked.order, "residents_from": source,
@@ -139,7 +141,7 @@ def document(asked: Asked, problem: Attention, gpu, known: Attention | None,
         "bound_s": bound.bound_s, "bound_by": bound.limiter, "zero_shot_s": found.seconds,
         "limiter": found.limiter, "tflop_per_s": problem.flops / found.seconds / 1e12,
         "factor": factor,
-        "calibrated_s": None if factor is None else found.calibrated(factor).seconds,
+        "calibrated_s": calibrated,
         "phases": [
             {"name": phase.name, "predicted_s": phase.seconds, "limiter": phase.limiter,
              "blocks": phase.blocks, "waves": phase.waves, "blocks_per_sm": phase.blocks_per_sm,

@@ -99,14 +99,17 @@ def calibrators() -> frozenset[Point]:
     )
 
 
-def measure(wanted: list[Point], report, rounds: int = 1, samples: int = SAMPLES) -> list[dict]:
+def measure(wanted: list[Point], report, rounds: int = 1, samples: int = SAMPLES,
+            rest_s: float = 0.0) -> list[dict]:
     """One dict a point that this GPU can run: the point, its attributes and its times, ``samples``
-    in each of ``rounds`` over all points: clocks that drop for a while slow only some of them."""
+    in each of ``rounds`` over all points: clocks that drop for a while slow only some of them. The
+    GPU rests for ``rest_s`` before: hard work lowers its clock for tens of milliseconds."""
     _build(wanted, report)
     report.start("timing", rounds * len(wanted))
     found: dict[Point, dict] = {}
     for number, point in enumerate(wanted * rounds):
         report.step(number, point)
+        time.sleep(rest_s)
         try:
             attributes, times = _time(point, samples)
         except InputError as error:

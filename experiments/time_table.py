@@ -26,6 +26,7 @@ from ..simulator.tiles import Tiles
 from ..simulator.time_model import Prediction, predict
 from . import bench, busy_units, held_out_times, records, tile_sweep
 from .grid import Point
+from .remembered import remembered
 from .verify import gpu_profile
 
 MODES = ("zero-shot", "calibrated")
@@ -65,7 +66,8 @@ class Timed:
     def prediction(self) -> Prediction:
         """Zero-shot."""
         return predict(self.program, self.gpu, executions(self.point),
-                       blocks_per_sm=self.blocks_per_sm, order=issue_order(self.point))
+                       blocks_per_sm=self.blocks_per_sm, order=issue_order(self.point),
+                       count_dram=True, remember=remembered)
 
     @property
     def bound(self):
@@ -194,7 +196,7 @@ def rows(points: list[Timed], *, bounds: bool = True) -> list[dict]:
 
     Calibrating points have no calibrated prediction, nor has a build without one.
     """
-    factors = {x.build: x.factor() for x in points if x.calibrates}
+    factors = {x.build: (x.factor(), x.prediction) for x in points if x.calibrates}
     found = []
     for x in points:
         tiles, zero = x.point.tiles, x.seconds(x.prediction)
@@ -211,7 +213,7 @@ def rows(points: list[Timed], *, bounds: bool = True) -> list[dict]:
             "calibrated_s": None, "calibrated_error": None,
         }
         if x.build in factors and not x.calibrates:
-            seconds = x.seconds(x.prediction.calibrated(factors[x.build]))
+            seconds = x.seconds(x.prediction.calibrated(*factors[x.build]))
             row |= {"calibrated_s": seconds, "calibrated_error": seconds * 1e3 / x.ms - 1}
         found.append(row)
     return found

@@ -63,7 +63,7 @@ class StandardMma(Standard):
         def product(columns):
             how = mma_sync(*share(tiles.br, columns), THREADS, stages=tiles.stages)
             both = how.costs["dot_t_add"]  # operands are read from shared memory, both of them
-            return replace(how, costs=how.costs | {"dot_add": both})
+            return replace(how, costs=how.costs | {"dot_add": both}, interleaved=0.0)
 
         last = product(self.value_columns(problem, tiles))
         return (product(tiles.bc), self._softmax(problem),

@@ -1,19 +1,67 @@
-"""DRAM bytes of a launch by a rule, where the L2 is not simulated (engines/l2.py does that).
+"""DRAM bytes of a launch: by a rule, or by the L2 reader (engines/l2.py) where that is asked for.
 
 Every input comes from DRAM once. What a program writes goes there, and what it reads again comes
 back, as far as the L2 cannot keep what passes by in between.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from .grid_order import Order, heads_in_flight
+from .engines import l2
+from .grid_order import ROW, Order, heads_in_flight, issue
 from .program import Role
+from .rates import l2_options
 from .tape import Kind
 
 if TYPE_CHECKING:
     from .phase_time import Phase
 
 STORES = (Kind.STORE, Kind.REDUCE)
+COUNTED_MAX = 16e9  # bytes over the SM boundary, that the L2 reader goes through in a second
+
+
+def at_once(compute: Callable[[], dict[str, float]], **asked: Any) -> dict[str, float]:
+    """``compute()``: for who keeps no results of what is ``asked``."""
+    return compute()
+
+
+def of_launch(phase: "Phase", resident: int, order: Order) -> dict[int, float]:
+    """Bytes of each tensor (by its index) to and from DRAM: by the rule; of a phase that asks to
+    ``count_dram``, by the L2 reader where the rule cannot know how closely blocks follow each
+    other, and the reader takes a second at most."""
+    if not (phase.count_dram and _outgrown(phase, resident, order)
+            and sum(phase.moved.values()) <= COUNTED_MAX):
+        return from_dram(phase, resident, order)
+    program, gpu = phase.program, phase.gpu
+    options = l2_options(gpu, (phase.how,), program.problem.dtype)
+    found = phase.remember(
+        lambda: _counted(phase, resident, order, options), gpu=(gpu.l2, gpu.measured),
+        program=(program.schedule, program.problem, program.tiles, phase.phase.name),
+        resident=resident, order=order, options=options)
+    return {index: found[program.tensors[index].name] for index in phase.moved}
+
+
+def _counted(phase: "Phase", resident: int, order: Order,
+             options: dict[str, Any]) -> dict[str, float]:
+    """Bytes of each tensor by name, with those that the next call's time writes."""
+    program = replace(phase.program, phases=(phase.phase,))
+    count = l2.simulate(program, phase.gpu, blocks_per_sm=resident, order=order, **options)
+    left = count.dirty * count.sector_bytes
+    return {name: float(sum(count.by_tensor[name].values()) + dirty)
+            for name, dirty in zip(count.by_tensor, left, strict=True)}
+
+
+def _outgrown(phase: "Phase", resident: int, order: Order) -> bool:
+    """Whether heads are side by side, and what those in flight load again and again is more than a
+    partition of the L2 keeps."""
+    problem, heads, blocks = phase.program.problem, phase.heads, phase.per_head
+    if issue(order, problem, heads, blocks)[0] == ROW:
+        return False
+    together = heads_in_flight(order, problem, heads, blocks, phase.gpu.sm_count * resident)
+    loaded = sum(phase.program.tensor_bytes(phase.program.tensors[index])
+                 for index in phase.bytes_moved((Kind.LOAD,)))
+    return loaded * together / heads > phase.gpu.l2.size_bytes / phase.gpu.l2.partitions
 
 
 def from_dram(phase: "Phase", resident: int, order: Order) -> dict[int, float]:

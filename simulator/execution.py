@@ -52,8 +52,8 @@ class Cost:
 class Execution:
     """A kernel's way of running one phase of a program.
 
-    ``multiplier`` is the unit of its products: "fma", "mma_sync" or "wgmma". ``strips`` are parts
-    of a warp's tile that do not depend on each other, whose operations the warp interleaves.
+    ``multiplier`` is the unit of its products: "fma", "mma_sync" or "wgmma". ``interleaved`` is
+    the share of a tile's weights that a warp computes between the products with those before.
     ``operands_ahead``: a warp reads the next operands from shared memory while it multiplies.
     ``masks_edges``: only tiles that the mask's edge crosses are masked.
     ``ping_pong``: warpgroups take turns, so that every unit works under the others.
@@ -68,7 +68,7 @@ class Execution:
     multiplier: str
     threads: int
     costs: dict[str, Cost] = field(repr=False)
-    strips: int = 1
+    interleaved: float = 0.0
     operands_ahead: bool = False
     masks_edges: bool = False
     ping_pong: bool = False
@@ -244,7 +244,7 @@ def mma_backward(share: Any, rows: int, columns: int, widths: tuple[int, int], t
          "dot": _mma_product(*share(rows, width)), "mask": Cost(slow=4),
          "exp_minus": Cost(2, waits=1), "copy": handed_on, "sub_rows": Cost(1, chain=100),
          "mul": Cost(1)},
-        strips=1, operands_ahead=True, masks_edges=True,
+        operands_ahead=True, masks_edges=True,
         prefetch="trip" if stages > 1 else "none", younger_paces=BACKWARD_PACES,
         block_chain=_BLOCK_CHAIN,
     )
@@ -276,12 +276,12 @@ def mma_sync(rows_of_warp: int, columns: int, threads: int, *, stages: int) -> E
                     "dot_add": output,
                     "t_dot": scores, "t_dot_add": scores, "sub_rows": Cost(1), "mul": Cost(1),
                     "maximum": Cost(slow=100 * WARP / rows_of_warp, chain=100),
-                    "log": Cost(2 * _BLOCK_CHAIN * WARP / rows_of_warp, 4, waits=2)},
-        strips=rows_of_warp // 16, operands_ahead=True, masks_edges=True,
+                    "log": Cost(2 * _BLOCK_CHAIN * WARP / rows_of_warp, 4, waits=2,
+                                chain=_BLOCK_CHAIN)},
+        interleaved=max(1 - 16 / columns, 0.0), operands_ahead=True, masks_edges=True,
         prefetch="trip" if stages > 1 else "product",
         younger_paces=WIDE_WARPS_PACES if rows_of_warp > 16 else
         NARROW_AHEAD_PACES if stages > 1 else NARROW_WARPS_PACES,
-        block_chain=_BLOCK_CHAIN,
     )
 
 

@@ -6,13 +6,14 @@ a closed queueing network whose service centres are the SM's units (queueing.py)
 to SMs in grid order, each SM as fast as its residents allow (engines/dispatch.py).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import dram_rule, queueing
+from . import block_alone, dram_rule, queueing
 from .engines.dispatch import makespan
 from .engines.executions import executions
 from .execution import WAVEFRONT_BYTES, Execution
@@ -22,21 +23,23 @@ from .problem import Attention
 from .program import Program, Tile
 from .rates import rates
 from .tape import Kind, Record
+from .units import ALU, BOUNDARY, DRAM, EXP, ISSUE, MATMUL, SMEM, UNITS
 
 if TYPE_CHECKING:
     from ..hwprofiles.schema import Profile
 
-UNITS = ("matmul", "exp", "issue", "alu", "shared memory", "SM boundary", "DRAM")
-_MATMUL, _EXP, _ISSUE, _ALU, _SMEM, _BOUNDARY, _DRAM = range(len(UNITS))
+Remember = Callable[..., dict[str, float]]  # of a computation and what it is asked for
 _MOVES = (Kind.LOAD, Kind.STORE, Kind.REDUCE)
 
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """One launch: seconds, and the seconds that each unit works for it when all SMs share alike."""
+    """One launch: seconds, those of its SMs' work alone (``seconds`` where DRAM is not slower), and
+    the seconds that each unit works for it when all SMs share alike."""
 
     name: str
     seconds: float
+    work_s: float
     unit_seconds: dict[str, float]
     blocks: int
     blocks_per_sm: int
@@ -81,8 +84,11 @@ def phase_time(phase: "Phase", resident: int, order: Order, dram_bytes: float | 
 class Phase:
     """The costs of one phase's instructions under a kernel, and how often blocks run them."""
 
-    def __init__(self, program: Program, number: int, gpu: "Profile", how: Execution) -> None:
+    def __init__(self, program: Program, number: int, gpu: "Profile", how: Execution,
+                 count_dram: bool = False, remember: Remember = dram_rule.at_once) -> None:
         self.program, self.gpu, self.how = program, gpu, how
+        self.count_dram, self.remember = count_dram, remember
+        self.from_dram: dict[int, float] | None = None  # by a tensor's index, found once
         self.phase = program.phases[number]
         self.rates = rates(gpu, how.multiplier, program.problem.dtype)
         self.tape = program.tape[self.phase.first:self.phase.end]
@@ -117,46 +123,60 @@ class Phase:
         return counts
 
     def settle(self, found: PhaseTime) -> None:
-        """Take the clock from how busy the GPU's multipliers were, and the SMs that share the L2
-        from how many were at work."""
-        busy = found.unit_seconds[UNITS[_MATMUL]] / found.seconds * self.active / self.gpu.sm_count
-        self.rates = rates(self.gpu, self.how.multiplier, self.program.problem.dtype, min(busy, 1))
+        """Take the clock from how busy the GPU's multipliers, its SMs' units and its DRAM were, and
+        the SMs that share the L2 from how many were at work."""
+        part = self.active / self.gpu.sm_count / found.seconds
+        seconds = [found.unit_seconds[unit] for unit in UNITS]
+        dram = seconds[DRAM] * self.dram_rate * self.rates.clock_hz / found.seconds
+        self.rates = rates(self.gpu, self.how.multiplier, self.program.problem.dtype,
+                           min(seconds[MATMUL] * part, 1), min(max(seconds[:BOUNDARY]) * part, 1),
+                           dram)
         self.sharing = self.at_work
 
     def time(self, resident: int, order: Order, dram_bytes: float | None) -> PhaseTime:
         """Seconds with ``resident`` thread blocks on an SM."""
         demands, delays = self._costs()
-        from_dram = dram_rule.from_dram(self, resident, order)
+        if self.from_dram is None:
+            self.from_dram = dram_rule.of_launch(self, resident, order)
+        from_dram = self.from_dram
         self.dram_rate = self.rates.dram_bytes(dram_rule.written_share(self, from_dram))
         if dram_bytes is None:
             dram_bytes = sum(from_dram.values())
         totals = self.counts @ demands + self._spills()
-        totals[:, _DRAM] = dram_bytes / self.blocks / self.dram_rate * self.active
+        totals[:, DRAM] = dram_bytes / self.blocks / self.dram_rate * self.active
         waited = (self._waited(demands, totals) + self._spills()) / self.groups
-        seen = waited - self._hidden(demands) / self.groups
+        seen = waited - block_alone.hidden(self, demands) / self.groups
         delay = self.counts @ delays + self.how.block_chain * self.rates.chain_latency
-        delay += self._exposed_loads(seen, demands, self._latencies(from_dram))
+        delay += block_alone.exposed_loads(self, seen, demands, self._latencies(from_dram))
         if self.how.ping_pong:
             delay += self._out_of_step(waited, self.counts @ delays)
-        by_itself = queueing.alone(seen.mean(axis=0), delay.mean(), self.how.strips)
-        own = np.where(np.arange(len(UNITS)) == _DRAM, 0.0, totals.mean(axis=0))
-        cycles = queueing.residence(
-            waited.mean(axis=0), own / self.groups, by_itself,
-            1 if self.how.ping_pong else max(int(self.groups), 1),
-            max(ceil(resident * self.groups), 1), meet=np.arange(len(UNITS)) < _BOUNDARY)
-        customers = np.arange(1, resident + 1) * self.groups
+        alone = block_alone.by_itself(self, seen.mean(axis=0), float(delay.mean()), demands)
+        beside = self._beside(resident, waited.mean(axis=0), totals.mean(axis=0), alone)
         weights = seen.sum(axis=1) + delay
-        beside = np.interp(customers, np.arange(1, len(cycles) + 1), cycles)
         work = self._makespan(weights / weights.mean(), order, beside, from_dram)
         if not _equal(weights):  # equal ones keep SMs in step
             together = self.blocks * beside[-1] / resident / work
             self.at_work = min(max(together, 1.0), float(self.active))
-        total = max(self._started(resident, work),
-                    self.rates.dram_latency + dram_bytes / self.dram_rate)
+        started = self._started(resident, work)
+        total = max(started, self.rates.dram_latency + dram_bytes / self.dram_rate)
         busy = totals.mean(axis=0) * self.blocks / self.active / self.rates.clock_hz
-        return PhaseTime(self.phase.name, float(total) / self.rates.clock_hz,
-                         dict(zip(UNITS, busy.tolist(), strict=True)), self.blocks, resident,
-                         self.blocks / (self.gpu.sm_count * resident))
+        return PhaseTime(
+            self.phase.name, total / self.rates.clock_hz, started / self.rates.clock_hz,
+            dict(zip(UNITS, busy.tolist(), strict=True)), self.blocks, resident,
+            self.blocks / (self.gpu.sm_count * resident))
+
+    def _beside(self, resident: int, waited: np.ndarray, totals: np.ndarray,
+                alone: float) -> np.ndarray:
+        """[m − 1] cycles of the mean block while m share its SM. A subpartition has a whole number
+        of warps: blocks of fewer go on like those of the fullest one."""
+        own = np.where(np.arange(len(UNITS)) == DRAM, 0.0, totals)
+        cycles = queueing.residence(
+            waited, own / self.groups, alone,
+            1 if self.how.ping_pong else max(int(self.groups), 1),
+            max(ceil(resident * self.groups), 1), meet=np.arange(len(UNITS)) < BOUNDARY)
+        groups = [ceil(m * self.groups) for m in range(1, resident + 1)]
+        found: np.ndarray = cycles[np.array(groups) - 1]
+        return found
 
     def _started(self, resident: int, work: float) -> float:
         """Cycles of ``work`` after the first blocks' starts, and at least of all blocks' starts:
@@ -179,8 +199,9 @@ class Phase:
             weights, heads, sms = np.ones(1), ceil(self.blocks / self.gpu.sm_count), 1
         else:
             issued = issue(order, self.program.problem, heads, self.per_head)
+        first = 0 if equal else self.gpu.l2.first_sms or 0
         return once + makespan(weights, heads, issued, sms, beside, begin + end, load,
-                               self.how.younger_pace(len(beside)))
+                               self.how.younger_pace(len(beside)), first)
 
     def _around(self, from_dram: dict[int, float], in_step: bool) -> tuple[float, float, float]:
         """Cycles from room for a thread block until its first loads begin to arrive, until all of
@@ -188,7 +209,7 @@ class Phase:
         rate, latencies = self.rates, self._latencies(from_dram)
         latency, load, end, dram = 0.0, 0.0, 0.0, 0.0
         for row in self._outer_moves():
-            size, tensor = self._bytes(row), int(row["tensor"])
+            size, tensor = self.bytes_of(row), int(row["tensor"])
             share = min(from_dram[tensor] / max(self.moved[tensor], 1), 1)
             if row["kind"] == Kind.STORE:
                 end += size / rate.block_store_bytes
@@ -219,8 +240,8 @@ class Phase:
         """Cycles of each thread block in which its warpgroups' turns do not fill the busiest unit:
         their first products wait for each other, and over the last softmax there is none."""
         apart = waited.sum(axis=1) - waited.max(axis=1) + delays
-        first = (self.groups - 1) * waited[:, _MATMUL] / 2  # of a trip's two products
-        cycles: np.ndarray = (apart + first) / self._trips()
+        first = (self.groups - 1) * waited[:, MATMUL] / 2  # of a trip's two products
+        cycles: np.ndarray = (apart + first) / self.trips()
         return cycles
 
     def _costs(self) -> tuple[np.ndarray, np.ndarray]:
@@ -244,24 +265,26 @@ class Phase:
         work = first.rows * first.cols * (self.how.filled if first.cols > 1 else 1.0)
         if op.unit == Unit.MATMUL:
             work *= out.cols
-            cycles[_MATMUL] = 2 * work / rate.matmul_flops
+            cycles[MATMUL] = 2 * work / rate.matmul_flops
         elif op.unit == Unit.EXP:
-            cycles[_EXP] = work / rate.exp
-        cycles[_ISSUE] = work * (cost.instructions + cost.slow) / rate.instructions
-        cycles[_ALU] = 2 * work * cost.slow / rate.instructions
-        cycles[_SMEM] = work * cost.wavefronts / rate.wavefronts
+            cycles[EXP] = work / rate.exp
+        cycles[ISSUE] = work * (cost.instructions + cost.slow) / rate.instructions
+        cycles[ALU] = 2 * work * cost.slow / rate.instructions
+        cycles[SMEM] = work * cost.wavefronts / rate.wavefronts
         if self.how.multiplier == "fma":  # products are instructions; fp64 ones are slow on some
-            cycles[_ISSUE] = max(cycles[_ISSUE], cycles[_MATMUL])
-        return cycles, cost.waits * rate.pipeline_latency + cost.chain * rate.chain_latency
+            cycles[ISSUE] = max(cycles[ISSUE], cycles[MATMUL])
+        own = (cycles[ISSUE] + cycles[ALU] / 2) / self.groups  # of a chain, under its latencies
+        chain = max(cost.chain * rate.chain_latency - own, 0.0)
+        return cycles, cost.waits * rate.pipeline_latency + chain
 
     def _move(self, row: Record) -> np.ndarray:
         cycles, rate, how = np.zeros(len(UNITS)), self.rates, self.how
-        size = self._bytes(row)
+        size = self.bytes_of(row)
         instructions = size * how.instructions_per_byte
-        cycles[_ISSUE] = instructions / rate.instructions
-        cycles[_ALU] = instructions / rate.instructions
-        cycles[_SMEM] = size / WAVEFRONT_BYTES / rate.wavefronts
-        cycles[_BOUNDARY] = size / how.multicast / rate.boundary_bytes(
+        cycles[ISSUE] = instructions / rate.instructions
+        cycles[ALU] = instructions / rate.instructions
+        cycles[SMEM] = size / WAVEFRONT_BYTES / rate.wavefronts
+        cycles[BOUNDARY] = size / how.multicast / rate.boundary_bytes(
             self.sharing, row["kind"], self._together(row))
         return cycles
 
@@ -275,7 +298,7 @@ class Phase:
         executed = self.counts.mean(axis=0) * self.blocks
         for address in np.flatnonzero(np.isin(self.tape["kind"], kinds)):
             index = int(self.tape[address]["tensor"])
-            size = self._bytes(self.tape[address]) * float(executed[address])
+            size = self.bytes_of(self.tape[address]) * float(executed[address])
             found[index] = found.get(index, 0) + size
         return found
 
@@ -284,17 +307,17 @@ class Phase:
         from L1, which is the memory that shared memory is."""
         size = self.how.spill_bytes * self.how.threads
         once = np.zeros(len(UNITS))
-        once[_ISSUE] = size / 4 / self.rates.instructions
-        once[_SMEM] = size / WAVEFRONT_BYTES / self.rates.wavefronts
-        cycles: np.ndarray = self._trips()[:, None] * once
+        once[ISSUE] = size / 4 / self.rates.instructions
+        once[SMEM] = size / WAVEFRONT_BYTES / self.rates.wavefronts
+        cycles: np.ndarray = self.trips()[:, None] * once
         return cycles
 
-    def _trips(self) -> np.ndarray:
+    def trips(self) -> np.ndarray:
         """How often each thread block loads a tile, of the tile that it loads most often."""
         trips: np.ndarray = self.counts[:, self.tape["kind"] == Kind.LOAD].max(axis=1, initial=1)
         return trips
 
-    def _bytes(self, row: Record) -> float:
+    def bytes_of(self, row: Record) -> float:
         """Of a move, on average: of a thread block's own rows, and of a tensor's columns, only
         those that there are."""
         tile = self.program.tile_table[int(row["tile"])]
@@ -311,26 +334,15 @@ class Phase:
         if self.how.prefetch != "none":
             seen = np.where((self.tape["kind"] == Kind.LOAD)[:, None], 0.0, demands)
         if self.how.multiplier == "wgmma":
-            products, seen = demands[:, _MATMUL] > 0, seen.copy()
-            seen[products, _MATMUL] = demands[products][:, [_MATMUL, _SMEM]].max(axis=1)
-            seen[products, _SMEM] = 0.0
+            products, seen = demands[:, MATMUL] > 0, seen.copy()
+            seen[products, MATMUL] = demands[products][:, [MATMUL, SMEM]].max(axis=1)
+            seen[products, SMEM] = 0.0
         waited: np.ndarray = self.counts @ seen
-        waited[:, _ALU] /= 2
+        waited[:, ALU] /= 2
         if self.how.multiplier == "fma":
-            waited[:, _MATMUL] = 0.0
-        waited[:, _DRAM] = 0.0 if self.how.prefetch != "none" else totals[:, _DRAM]
+            waited[:, MATMUL] = 0.0
+        waited[:, DRAM] = 0.0 if self.how.prefetch != "none" else totals[:, DRAM]
         return waited
-
-    def _hidden(self, demands: np.ndarray) -> np.ndarray:
-        """[block, unit] cycles that a warp by itself does not see: it reads the operands of the
-        next products from shared memory under these, or these run under the reads."""
-        shorter = np.zeros_like(demands)
-        if self.how.operands_ahead:
-            both = demands[:, [_MATMUL, _SMEM]]
-            rows = np.arange(len(demands))
-            shorter[rows, np.where(both[:, 0] < both[:, 1], _MATMUL, _SMEM)] = both.min(axis=1)
-        hidden: np.ndarray = self.counts @ shorter
-        return hidden
 
     def _latencies(self, from_dram: dict[int, float]) -> dict[int, float]:
         """Cycles to each tensor's first byte: that of DRAM for the share that comes from there."""
@@ -339,29 +351,3 @@ class Phase:
         return {index: near + (far - near) * min(from_dram[index] / max(size, 1), 1)
                 for index, size in loaded.items()}
 
-    def _exposed_loads(self, seen: np.ndarray, demands: np.ndarray,
-                       latencies: dict[int, float]) -> np.ndarray:
-        """Cycles that each thread block waits for loads beyond what runs meanwhile: nothing, one
-        of a trip's two products, or whole trips."""
-        loads = np.flatnonzero(self.tape["kind"] == Kind.LOAD)
-        waits, how = np.zeros(len(self.counts)), self.how
-        if not len(loads):
-            return waits
-        trips = self._trips()
-        meanwhile = np.zeros(len(self.counts))
-        if how.prefetch == "trip":
-            meanwhile = seen.sum(axis=1) / trips
-        elif how.prefetch == "product":
-            products = demands[:, [_MATMUL, _SMEM]].max(axis=1) * (demands[:, _MATMUL] > 0)
-            meanwhile = self.counts @ products / self.groups / trips / 2
-        if how.prefetch == "none" and how.trips_ahead > 1:
-            waits += self.rates.l2_latency
-        for address in loads:
-            size = self._bytes(self.tape[address])
-            turns = ceil(size / how.in_flight_bytes) if how.in_flight_bytes else 1
-            arrival = turns * latencies[int(self.tape[address]["tensor"])] / how.trips_ahead
-            if how.prefetch != "none":
-                arrival += size / how.multicast / self.rates.boundary_bytes(
-                    self.sharing, Kind.LOAD, self._together(self.tape[address]))
-            waits += self.counts[:, address] * np.maximum(arrival - meanwhile, 0)
-        return waits

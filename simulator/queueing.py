@@ -17,7 +17,7 @@ def alone(demands: np.ndarray, delay: float, strips: int) -> float:
     for number in range(1, strips + 1):
         at = part * (1 + queues)
         cycle = delay + at.sum()
-        queues = number * at / cycle
+        queues = number * at / max(cycle, 1e-9)
     return float(cycle)
 
 
@@ -32,10 +32,11 @@ def residence(demands: np.ndarray, totals: np.ndarray, by_itself: float, togethe
     served at once.
     """
     slowest = np.where(meet, sum(1 / k for k in range(1, together + 1)), 1.0)
+    asked = np.maximum(demands, totals)
     queues, found = np.zeros(len(demands)), np.zeros(customers)
     for number in range(1, customers + 1):
         waits = demands * queues * slowest
         cycle = by_itself + waits.sum()
-        queues = number * (demands + waits) / cycle
+        queues = number * asked * (1 + queues * slowest) / cycle
         found[number - 1] = max(cycle, number * totals.max())
     return found

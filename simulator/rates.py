@@ -23,6 +23,7 @@ BLOCK_START_CYCLES, TMA_START_CYCLES, BLOCKS_STARTED_PER_S = 472.0, 436.0, 1.65e
 L2_BYTES_PER_CLOCK_PER_SM = 40.0  # A100: 5,120 B a clock over 108 SMs is 47; H200: 32 measured
 L2_WRITTEN, L2_ADDED = 18.0, 14.0  # bytes a clock for each SM, all at once; H200
 BLOCK_STORE_BYTES_PER_CLOCK = 29.5  # of blocks that end at once, each SM
+BLOCK_LOADS = ((8192.0, 716.0), (98304.0, 3383.0))  # bytes, cycles from L2
 PORT_BYTES_PER_CLOCK = 64.0  # from L2 into one SM
 SMEM_CYCLES, L2_CYCLES, DRAM_CYCLES = 29.0, 263.0, 479.0  # H800 (Luo et al., arXiv 2402.13499)
 # mma.sync reaches this share of the tensor peak on Hopper (Luo et al., arXiv 2402.13499, 62.9%);
@@ -45,6 +46,7 @@ class Rates:
     gpu_l2_added: float
     port_bytes: tuple[tuple[float, float], ...]  # (SMs that load, bytes into each)
     block_store_bytes: float
+    block_loads: tuple[tuple[float, float], ...]  # (bytes, cycles)
     gpu_dram_bytes: tuple[float, float, float]  # read, half read and half written, written
     l2_latency: float
     dram_latency: float
@@ -60,6 +62,14 @@ class Rates:
         """Bytes of DRAM in a clock, when such a share of them is written."""
         return float(np.interp(written, (0.0, 0.5, 1.0), self.gpu_dram_bytes))
 
+    def block_load_cycles(self, size: float) -> float:
+        """Cycles until so many bytes are there that a thread block loads from L2, when all SMs'
+        blocks begin at once."""
+        sizes, cycles = np.array(self.block_loads).T
+        slope = (cycles[1] - cycles[0]) / (sizes[1] - sizes[0])
+        below = min(size - sizes[0], 0.0) * slope  # the first two points' line
+        return float(np.interp(size, sizes, cycles) + below)
+
     def boundary_bytes(self, active_sms: float, kind: int = Kind.LOAD,
                        together: bool = False) -> float:
         """Bytes between L2 and each of so many SMs in a clock: loaded (the same ones by several SMs
@@ -72,16 +82,18 @@ class Rates:
         return min(whole / active_sms, float(port))
 
 
-def rates(gpu: "Profile", multiplier: str, dtype: str, busy: float = 1.0) -> Rates:
+def rates(gpu: "Profile", multiplier: str, dtype: str, busy: float = 1.0, load: float = 1.0,
+          dram_bytes_per_s: float = 0.0) -> Rates:
     """Rates of ``gpu`` (a Profile) under kernels that keep ``multiplier`` ``busy`` for so much of
-    the time."""
+    the time, the SMs' busiest unit for ``load`` of it, and move so many bytes to and from DRAM."""
     def measured(name: str, otherwise: float) -> float:
         found = gpu.measured.get(name)
         return otherwise if found is None else found.value
 
     flops = _matmul_flops_per_s(gpu, multiplier, dtype, measured)
     full = _clock_hz(gpu, multiplier, dtype)
-    clock = _clock_while(gpu, multiplier, busy, full)
+    clock = min(_clock_while(gpu, multiplier, busy, full),
+                _clock_beside_dram(gpu, multiplier, load, dram_bytes_per_s))
     latency = gpu.latency_cycles
     l2 = gpu.l2.read_bytes_per_clock or L2_BYTES_PER_CLOCK_PER_SM * gpu.sm_count
     return Rates(
@@ -92,7 +104,7 @@ def rates(gpu: "Profile", multiplier: str, dtype: str, busy: float = 1.0) -> Rat
         measured("l2_write", L2_WRITTEN * gpu.sm_count * clock) / clock,
         measured("l2_add", L2_ADDED * gpu.sm_count * clock) / clock,
         _ports(gpu),
-        measured("block_store", BLOCK_STORE_BYTES_PER_CLOCK),
+        measured("block_store", BLOCK_STORE_BYTES_PER_CLOCK), _block_loads(gpu),
         (measured("hbm_read", gpu.hbm_bytes_per_s) / clock,
          measured("hbm_copy_kernel", gpu.hbm_bytes_per_s) / clock,
          measured("hbm_write", gpu.hbm_bytes_per_s) / clock),
@@ -138,6 +150,11 @@ def _ports(gpu: "Profile") -> tuple[tuple[float, float], ...]:
     return tuple(pair for pair in curve if pair[0] < gpu.sm_count) or ((1.0, found.value),)
 
 
+def _block_loads(gpu: "Profile") -> tuple[tuple[float, float], ...]:
+    found = getattr(gpu.measured.get("block_load_l2"), "curve", None)
+    return tuple((size, size / rate) for size, rate in found) if found else BLOCK_LOADS
+
+
 def _clock_while(gpu: "Profile", multiplier: str, busy: float, full: float) -> float:
     """The clock that the GPU keeps while so much of its tensor cores works; ``full`` when all do,
     and where a profile does not say."""
@@ -147,6 +164,22 @@ def _clock_while(gpu: "Profile", multiplier: str, busy: float, full: float) -> f
     none = (0, gpu.boost_clock_hz if curve else full)
     sms, clocks = zip(none, *curve, (gpu.sm_count, full), strict=True)
     return float(np.interp(busy * gpu.sm_count, sms, clocks))
+
+
+def _clock_beside_dram(gpu: "Profile", multiplier: str, load: float,
+                       dram_bytes_per_s: float) -> float:
+    """The clock that DRAM traffic leaves to tensor cores: what it takes of the power, they lack.
+
+    Measured while all of their time is used; the power of SMs that are busy for less of it goes
+    with load · clock³."""
+    found = gpu.measured.get({"mma_sync": "mma_fp16_clock_reading",
+                              "wgmma": "wgmma_fp16_clock_reading"}.get(multiplier, ""))
+    curve = getattr(found, "curve", None)
+    if not (curve and dram_bytes_per_s and load):
+        return gpu.boost_clock_hz
+    read, clocks = zip(*curve, strict=True)
+    full = float(np.interp(dram_bytes_per_s, read, clocks))
+    return full / float(np.cbrt(load))
 
 
 def _clock_hz(gpu: "Profile", multiplier: str, dtype: str) -> float:

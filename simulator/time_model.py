@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import schedules
+from .dram_rule import at_once
 from .execution import Execution, generic, multiplier_of
 from .grid_order import OrderLike, of_program
-from .phase_time import Phase, PhaseTime, phase_time
+from .phase_time import Phase, PhaseTime, Remember, phase_time
 from .program import Program
 from .rates import rates
+from .units import DRAM, UNITS
 
 if TYPE_CHECKING:
     from ..hwprofiles.schema import Profile
@@ -34,28 +36,43 @@ class Prediction:
         """What limits the phase that takes longest."""
         return max(self.phases, key=lambda phase: phase.seconds).limiter
 
-    def calibrated(self, factor: float) -> "Prediction":
-        """The same, all times but that of launching scaled by a factor measured on one run."""
-        scaled = tuple(replace(phase, seconds=phase.seconds * factor) for phase in self.phases)
-        work = sum(phase.seconds for phase in self.phases)
-        return replace(self, seconds=self.seconds + work * (factor - 1), phases=scaled)
+    @property
+    def waits_for_dram(self) -> bool:
+        """Whether DRAM is the busiest unit of a phase."""
+        return any(phase.limiter == UNITS[DRAM] for phase in self.phases)
+
+    def calibrated(self, factor: float, known: "Prediction") -> "Prediction":
+        """The same, scaled by a factor measured on a run that is predicted as ``known``: all times
+        but that of launching where that run waited for DRAM, else the SMs' work only."""
+        def scaled(phase: PhaseTime) -> PhaseTime:
+            work, dram = phase.work_s * factor, phase.seconds * (phase.work_s < phase.seconds)
+            return replace(phase, work_s=work, seconds=phase.seconds * factor
+                           if known.waits_for_dram else max(work, dram))
+
+        phases = tuple(map(scaled, self.phases))
+        more = sum(phase.seconds for phase in phases) - sum(x.seconds for x in self.phases)
+        return replace(self, seconds=self.seconds + more, phases=phases)
 
 
 def predict(program: Program, gpu: "Profile", kernel: tuple[Execution, ...] | None = None, *,
             blocks_per_sm: int | Sequence[int], order: OrderLike = "row",
-            dram_bytes: Sequence[float | None] | None = None) -> Prediction:
+            dram_bytes: Sequence[float | None] | None = None,
+            count_dram: bool = False, remember: Remember = at_once) -> Prediction:
     """Time of ``program`` on ``gpu`` (a Profile) when a kernel runs it as ``kernel`` says.
 
     ``kernel`` has an Execution for each phase (default: execution.generic), ``blocks_per_sm`` a
     number for each or one for all; ``order`` is one of grid_order.py's; ``dram_bytes`` are the L2
-    reader's by phase, else a rule's (phase_time.py).
+    reader's by phase, else a rule's (dram_rule.py), but with ``count_dram`` that reader's where
+    heads side by side outgrow the L2: a tenth of a second as a rule, one at most. ``remember`` may
+    keep what it found (dram_rule.at_once does not).
     """
     order = of_program(order, program)
     kernel = kernel or generic(program, gpu)
     residents = np.broadcast_to(blocks_per_sm, len(program.phases))
     moved = dram_bytes or [None] * len(program.phases)
     found = tuple(
-        phase_time(Phase(program, number, gpu, how), int(resident), order, dram)
+        phase_time(Phase(program, number, gpu, how, count_dram, remember), int(resident), order,
+                   dram)
         for number, (how, resident, dram) in enumerate(zip(kernel, residents, moved, strict=True))
     )
     multiplier = multiplier_of(kernel)

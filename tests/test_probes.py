@@ -13,13 +13,20 @@ from statistics import median
 import fake_cupy
 import numpy as np
 import pytest
-from hbmeter.experiments import cli, profile_copy, rates_measure, rates_record, rates_table
+from hbmeter.experiments import (
+    cli,
+    profile_copy,
+    rates_measure,
+    rates_record,
+    rates_table,
+    records,
+)
 from hbmeter.experiments.figures import calibration
 from hbmeter.hwprofiles import load, loader
 from hbmeter.kernels import compiler, probes, runner
 from hbmeter.kernels.base import Kernel
 from hbmeter.kernels.errors import Unavailable
-from hbmeter.kernels.probes import bench, latency, starts, wgmma
+from hbmeter.kernels.probes import bench, latency, power, starts, wgmma
 from hbmeter.simulator.errors import InputError
 
 ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a")
@@ -309,6 +316,22 @@ def test_command_leaves_out_what_is_refused_and_fails(h200, tmp_path, capsys, mo
     assert "fma_rate" in load(out).measured
 
 
+def power_points():
+    """Recorded before the probe was part of the calibration."""
+    path = records.FOLDER / "power" / "h200.json"
+    return json.loads(path.read_text(encoding="utf-8"))["points"]
+
+
+def test_the_profile_has_the_clocks_beside_reads_that_were_recorded():
+    measured = load("h200").measured
+    for fact in power.facts(power_points()):
+        said = measured[fact.name]
+        assert said.value == pytest.approx(fact.value, rel=1e-3)
+        np.testing.assert_allclose(said.curve, fact.curve, rtol=1e-3)
+        assert all(sample["beside"] for point in power_points() for sample in point["samples"])
+        assert (np.diff([clock for _, clock in fact.curve]) < 0).all()  # reads cost clock
+
+
 def test_every_probe_runs_from_measuring_to_the_table_on_a_made_up_gpu(facts, monkeypatch):
     launches = []
     gpu = fake_cupy.cupy(launches)
@@ -326,7 +349,7 @@ def test_every_probe_runs_from_measuring_to_the_table_on_a_made_up_gpu(facts, mo
                built(source, "sm_90a").resources}
     assert set(launches) | {n for n in defined if "_hold" in n} == defined
     said = {fact.name: fact for fact in found.facts}
-    assert said.keys() == facts.keys()
+    assert said.keys() == facts.keys() | {fact.name for fact in power.facts(power_points())}
     assert said["l2_near_load_latency"].value == 280 and said["l2_far_load_latency"].value == 450
     assert "occupancy: " in rates_table.text(found, rates_record.judge(found.facts), (0, 300))
 

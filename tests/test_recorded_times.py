@@ -67,12 +67,16 @@ def test_calibrated_predictions_keep_to_their_errors(rows):
 
 
 def calibrated_errors(rows, part):
-    return [abs(r["calibrated_error"]) for r in rows
-            if r["part"] == part and r["calibrated_error"] is not None]
+    found = [abs(r["calibrated_error"]) for r in rows
+             if r["part"] == part and r["calibrated_error"] is not None]
+    if part == "fresh" and not found:
+        pytest.skip("the last list of fresh points is not measured yet")
+    return found
 
 
-@pytest.mark.xfail(strict=True, reason="2 of 492, to 13.6%: flash2_mma of 32,768 keys of width 256 "
-                   "under sustained load, which lowers the clock")
+@pytest.mark.xfail(strict=True, reason="5 of 605: flash2_mma of 32,768 keys of width 256 under "
+                   "sustained load, which lowers the clock, and of 32 rows a block under a causal "
+                   "mask (12.1%); flash1 of 16 × 16 tiles, whose pace is that of 64 × 64")
 def test_no_calibrated_prediction_is_far_off(rows):
     assert max(calibrated_errors(rows, "held out")) <= 0.12
 
@@ -82,7 +86,6 @@ def test_few_calibrated_predictions_are_far_off(rows):
     assert sum(error > 0.12 for error in errors) <= 0.01 * len(errors) and max(errors) <= 0.15
 
 
-@pytest.mark.xfail(strict=True, reason="7 of 168, to 26.9%: short causal runs, heads side by side")
 def test_no_calibrated_prediction_of_a_fresh_point_is_far_off(rows):
     assert max(calibrated_errors(rows, "fresh")) <= 0.12
 

@@ -1,9 +1,13 @@
 """Do waves of thread blocks end when small steps of time say?"""
 
+import json
+
 import numpy as np
 import pytest
+from hbmeter.experiments import records
+from hbmeter.hwprofiles import load
 from hbmeter.simulator import grid_order
-from hbmeter.simulator.engines.dispatch import makespan
+from hbmeter.simulator.engines.dispatch import makespan, places
 
 ROW, HEAD, LONGEST = (np.array([number]) for number in
                       (grid_order.ROW, grid_order.HEAD, grid_order.LONGEST))
@@ -65,3 +69,45 @@ def test_longest_first_never_ends_later_than_the_other_orders():
         row, head, longest = (makespan(weights, heads, order, sms, beside)
                               for order in (ROW, HEAD, LONGEST))
         assert longest <= min(row, head) and longest < head
+
+
+# ---- Where a grid's first blocks go ----
+
+
+def neighbours(sms):
+    """{first block of an SM: its other ones} by the numbers of thread blocks."""
+    found = {}
+    for block, sm in enumerate(sms):
+        found.setdefault(sm, []).append(block)
+    return {first: rest for first, *rest in found.values()}
+
+
+@pytest.mark.parametrize("first", [0, 8])
+def test_a_grid_fills_all_sms_alike(first):
+    for blocks in (1, 7, 131, 132, 192, 264, 300, 528, 1000):
+        counts = np.bincount(places(blocks, 132, 3, first), minlength=132)
+        assert counts.sum() == min(blocks, 3 * 132) and np.ptp(counts) <= 1
+
+
+def test_blocks_that_share_an_sm_are_those_that_do_on_the_gpu():
+    """recorded/launches: whole rounds to the block; of a last one that is not full within 8."""
+    path, gpu = records.FOLDER / "launches" / "h200-places.json", load("h200")
+    launches = json.loads(path.read_text(encoding="utf-8"))["launches"]
+    assert len(launches) >= 8
+    for launch in launches:
+        blocks, most = launch["blocks"], launch["blocks_per_sm_max"]
+        said = neighbours(places(blocks, gpu.sm_count, most, gpu.l2.first_sms))
+        measured = neighbours(launch["sms"])
+        whole = blocks % gpu.sm_count == 0
+        same = sum(said[first] == rest for first, rest in measured.items() if first in said)
+        assert not whole or same >= 0.87 * gpu.sm_count
+        apart = [abs(said[first][0] - rest[0]) for first, rest in measured.items()
+                 if rest and said.get(first)]
+        assert len(apart) > 50 and max(apart) <= 8
+
+
+def test_neighbours_of_the_longest_block_decide_how_long_it_takes():
+    """24 heads of eight rows, the first the longest: the same of two heads may meet, or not."""
+    weights, beside = np.arange(16, 0, -2) / 9, np.array([10.0, 15.0])
+    plain, placed = (makespan(weights, 24, ROW, 132, beside, first=first) for first in (0, 8))
+    assert plain < placed == pytest.approx(15.0 * 16 / 9)

@@ -9,6 +9,7 @@ from ..jit import borrowing, njit
 from .heap import sift_down
 
 DONE = 1e-9  # work of a block that is as good as none
+FIRST_TURN, EVERY_TURN = 84, 106  # blocks before a cluster's second turn, and each later; H200
 
 
 @njit
@@ -30,33 +31,60 @@ def place_of(index: int, heads: int, blocks: int, order: np.ndarray) -> tuple[in
     return first + index % heads, blocks - 1 - block if longest else block
 
 
-@njit
+def places(blocks: int, sms: int, most: int, first: int = 0) -> np.ndarray:
+    """The SM of each of the blocks that an empty GPU takes at once, ``most`` on an SM; SMs are
+    numbered in the order in which they get their first.
+
+    All get one, then all a second. On an H200 (recorded/launches) the ``first`` SMs are a cluster
+    whose turns come early, and of a last round that is not full that cluster and one SM of each
+    pair get a block, while these are enough. With 0 one SM follows the other.
+    """
+    whole, rest = divmod(min(blocks, sms * most), sms)
+    others = np.arange(first, sms)
+    if not first:
+        return np.tile(others, whole + 1)[:whole * sms + rest]
+    found = list(np.tile(others, whole))
+    for turn in range(whole):
+        at = FIRST_TURN + (turn - 1) * EVERY_TURN if turn else 0
+        found[at:at] = range(first)
+    if rest - first <= len(others) // 2:
+        others = others[::2]
+    return np.array([*found, *range(min(rest, first)), *others[:max(rest - first, 0)]], np.int64)
+
+
 def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
-             residence: np.ndarray, begin: Any = 0.0, load: Any = 0.0, pace: Any = 1.0) -> float:
-    """Cycles until the last thread block ends; ``order`` as in place_of.
+             residence: np.ndarray, begin: float = 0.0, load: float = 0.0, pace: float = 1.0,
+             first: int = 0) -> float:
+    """Cycles until the last thread block ends; ``order`` as in place_of, ``first`` as in places.
 
     ``weights`` is each block's work over the mean, for one head; ``residence[m − 1]`` the cycles
-    of a block of mean work while m share its SM alike. The first blocks go one to each SM, then a
-    second to each; a block that ends makes room for the next in grid order. A block works from
+    of a block of mean work while m share its SM alike. The first blocks go where ``places`` says;
+    a block that ends makes room for the next in grid order. A block works from
     ``begin`` + ``load`` cycles after there is room for it on and leaves the units to others until
     then; what an SM's blocks load comes in one after the other. Of m that work each goes on at
     ``pace`` times the speed of the next older one; together they do m / residence[m − 1].
     """
+    at_once = places(len(weights) * heads, sm_count, len(residence), first)
+    return _makespan(weights, heads, order, sm_count, residence, begin, load, pace, at_once)
+
+
+@njit
+def _makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
+              residence: np.ndarray, begin: Any, load: Any, pace: Any,
+              at_once: np.ndarray) -> float:
     per_head, most = len(weights), len(residence)
     total, speeds = per_head * heads, _speeds(residence, pace)
     left = np.zeros((sm_count, most))  # work of each resident in mean blocks, the oldest first
     ready = np.zeros((sm_count, most))  # when each begins to work
     arrived = np.zeros(sm_count)  # the last of an SM's first loads
     residents, clock = np.zeros(sm_count, np.int64), np.zeros(sm_count)
-    issued: Any = np.int64(0)  # (with a literal Numba compiles place_of twice)
-    for _ in range(most):
-        for sm in range(sm_count):
-            if issued < total:
-                left[sm, residents[sm]] = weights[place_of(issued, heads, per_head, order)[1]]
-                arrived[sm] = max(begin, arrived[sm]) + load
-                ready[sm, residents[sm]] = arrived[sm]
-                residents[sm] += 1
-                issued += 1
+    for issued in range(len(at_once)):
+        sm = at_once[issued]
+        left[sm, residents[sm]] = weights[place_of(issued, heads, per_head, order)[1]]
+        arrived[sm] = max(begin, arrived[sm]) + load
+        ready[sm, residents[sm]] = arrived[sm]
+        residents[sm] += 1
+    issued = len(at_once)
     times, queue = np.full(sm_count, np.inf), np.arange(sm_count)
     top: Any = np.int64(0)
     for sm in range(sm_count):

@@ -1,0 +1,64 @@
+"""What does a thread block wait for by itself, and what slows it beside others and beside DRAM?"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hbmeter.hwprofiles import load
+from hbmeter.simulator import schedules
+from hbmeter.simulator.execution import mma_sync, wgmma
+from hbmeter.simulator.phase_time import UNITS, Phase
+from hbmeter.simulator.problem import Attention
+from hbmeter.simulator.rates import rates
+from hbmeter.simulator.tiles import Tiles
+from hbmeter.simulator.time_model import predict
+
+
+def test_the_first_bytes_of_a_load_take_as_long_as_the_probe_says():
+    at = rates(load("h200"), "mma_sync", "fp16")
+    curve = load("h200").measured["block_load_l2"].curve
+    for size, bytes_per_clock in curve:
+        assert at.block_load_cycles(size) == pytest.approx(size / bytes_per_clock)
+    few = [at.block_load_cycles(size) for size in (0, 1024, 4096, 8192)]
+    assert few == sorted(few) and at.l2_latency < few[0] < few[-1]
+
+
+def test_reads_of_dram_take_power_from_tensor_cores():
+    gpu = load("h200")
+
+    def clock(load, dram):
+        return rates(gpu, "wgmma", "fp16", 0.75, load, dram).clock_hz
+
+    alone, beside, little = clock(0.75, 0.0), clock(0.75, 3.37e12), clock(0.2, 3.37e12)
+    assert beside == pytest.approx(1.644e9, rel=0.01)  # measured on three of four SMs
+    assert beside < 0.95 * alone and little == alone
+    assert rates(gpu, "fma", "fp32", 1.0, 1.0, 4e12).clock_hz == gpu.measured["fp32_fma"].clock_hz
+
+
+def test_warps_of_half_a_row_of_subpartitions_go_on_in_pairs():
+    """Blocks of two warps: the first two have subpartitions of their own, a third has none."""
+    program = schedules.build("flash2", Attention(16, 32, 2048, 64), Tiles(32, 64, 2))
+    phase = Phase(program, 0, load("h200"), mma_sync(16, 64, 64, stages=2))
+    beside = phase._beside(6, np.full(len(UNITS), 100.0), np.full(len(UNITS), 50.0), 700.0)
+    assert beside[0] == beside[1] < beside[2] == beside[3] < beside[4] == beside[5]
+
+
+def test_weights_between_products_cost_a_warp_less_than_after_them():
+    program = schedules.build("flash2", Attention(1, 4, 2112, 64), Tiles(64, 64, 2))
+    woven = mma_sync(16, 64, 128, stages=2)
+    times = [predict(program, load("h200"), (how,), blocks_per_sm=1).seconds
+             for how in (woven, replace(woven, interleaved=0.0))]
+    assert 0.7 * times[1] < times[0] < 0.95 * times[1]
+
+
+def test_a_run_that_did_not_wait_for_dram_says_nothing_of_dram():
+    def with_heads(heads, seq, order):
+        program = schedules.build("flash2", Attention(1, heads, seq, 128), Tiles(128, 128, 2))
+        return predict(program, load("h200"), (wgmma(128, 2),), blocks_per_sm=1, order=order)
+
+    known, waits = with_heads(64, 2048, "row"), with_heads(264, 768, "head")
+    assert waits.waits_for_dram and not known.waits_for_dram
+    assert waits.calibrated(0.8, known).seconds == pytest.approx(waits.seconds)
+    assert waits.calibrated(0.8, waits).seconds < waits.seconds
+    assert known.calibrated(0.8, known).seconds < known.seconds
+    assert waits.calibrated(3.0, known).seconds > waits.seconds  # then the SMs take longer
