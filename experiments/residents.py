@@ -60,6 +60,9 @@ def _choices():
             yield "flash2", Attention(1, 16, 2048, d, dtype=dtype), tiles
             yield "flash1", Attention(1, 264, 512, d, dtype=dtype), tiles
             yield "standard", Attention(1, 12, 2048, d, dtype=dtype), tiles
+        small = (Tiles(16, 16), Tiles(32, 32), Tiles(16, 64), Tiles(64, 16))
+        yield "flash2", Attention(1, 16, 2048, 64, dtype=dtype), small
+        yield "flash1", Attention(1, 1056, 512, 64, dtype=dtype), small
     for d in (64, 128):
         yield "flash1_mma", Attention(1, 12, 4096, d), kernels.get("flash1_mma").tile_choices(
             Attention(1, 12, 4096, d))
