@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from .engines.dispatch import Pace
 from .occupancy import estimate_registers, occupancy
 from .ops import BY_CODE, Unit
 from .program import Phase, Program, Space
@@ -61,8 +62,9 @@ class Execution:
     ``in_flight_bytes`` at a time), a "product" of the same trip, or a whole "trip" (double-
     buffered); loads of ``trips_ahead`` trips are on their way at once.
     ``younger_paces``: how fast a thread block runs beside the next older one on its SM, whose warps
-    are served first, where 2, 3, … blocks share it (the last: more); read off the starts and ends
-    of thread blocks on an H200 (experiments/residents.py), 1 where they were not recorded.
+    are served first, where 2, 3, … blocks share it (the last: more): a number, or speeds of all by
+    age (dispatch.by_age); read off the starts and ends of thread blocks on an H200
+    (experiments/residents.py), 1 where they were not recorded.
     """
 
     multiplier: str
@@ -80,7 +82,7 @@ class Execution:
     spill_bytes: int = 0  # of a thread and trip, stored and loaded
     persistent: bool = False  # a grid of as many blocks as fit: the next tile's loads come early
     filled: float = 1.0  # of the elements of a tile, on average: threads skip the others
-    younger_paces: tuple[float, ...] = (1.0,)
+    younger_paces: tuple[Pace, ...] = (1.0,)
     loading_warps: int = 0  # of a thread block; they only load
     block_chain: int = 0  # instructions around a block's loop that each wait for the one before
 
@@ -89,7 +91,7 @@ class Execution:
         """Warps of a thread block."""
         return -(-self.threads // WARP)
 
-    def younger_pace(self, residents: int) -> float:
+    def younger_pace(self, residents: int) -> Pace:
         """How fast a block runs beside the next older one of so many on an SM."""
         return self.younger_paces[min(max(residents - 2, 0), len(self.younger_paces) - 1)]
 

@@ -8,6 +8,7 @@ from hbmeter import kernels
 from hbmeter.experiments import residents
 from hbmeter.kernels import paces
 from hbmeter.simulator.engines import l2
+from hbmeter.simulator.engines.dispatch import by_age
 from hbmeter.simulator.tiles import Tiles
 
 RECORDED = residents.load_all()
@@ -19,24 +20,31 @@ def test_blocks_of_an_sm_run_at_the_paces_that_their_kernel_declares(found):
     makes of them: each runs so much slower than the next older one until that ends."""
     execution = kernels.get(found.point.kernel).executions(
         found.point.problem, found.point.tiles)[found.launch]
-    pace, together = execution.younger_pace(found.together), found.together
-    alike = residents.Residents(found.gpu, found.point, found.launch, (_wave(pace, together),))
-    assert alike.paces == pytest.approx([pace ** age for age in range(together)], abs=1e-3)
+    speeds = by_age(execution.younger_pace(found.together), found.together)
+    alike = residents.Residents(found.gpu, found.point, found.launch, (_wave(speeds),))
+    assert alike.paces == pytest.approx(speeds, abs=1e-3)
     ends, declared = (np.array([sorted(end for _, end in wave) for wave in waves])
                       for waves in (found.first_waves, alike.first_waves))
     ends = np.median(ends, axis=0)
     assert ends / ends[0] == pytest.approx(declared[0] / declared[0, 0], rel=0.05)
 
 
-def _wave(pace, together):
-    """(start, end) of blocks that start together and take 100 µs alone at the oldest's speed."""
-    left, ends, now = [1e5] * together, [], 0.0
-    for done in range(together):
-        now += left[done]
-        for younger in range(done + 1, together):
-            left[younger] -= left[done] * pace ** (younger - done)
+def _wave(speeds):
+    """(start, end) of blocks that start together and take 100 µs at the oldest's speed."""
+    left, ends, now = [1e5] * len(speeds), [], 0.0
+    for done in range(len(speeds)):
+        lasting = left[done]
+        now += lasting
+        for younger in range(done + 1, len(speeds)):
+            left[younger] -= lasting * speeds[younger - done]
         ends.append(round(now))
     return tuple((0, end) for end in ends)
+
+
+def test_speeds_by_age_are_powers_of_a_pace_or_as_given_and_go_on_so():
+    assert by_age(0.5, 3).tolist() == [1, 0.5, 0.25]
+    assert by_age((1, 0.5, 0.4), 2).tolist() == [1, 0.5]
+    assert by_age((1, 0.5, 0.4), 5) == pytest.approx([1, 0.5, 0.4, 0.32, 0.256])
 
 
 def test_what_was_recorded_covers_every_build_that_paces_are_declared_for():

@@ -1,5 +1,6 @@
 """Thread blocks to SMs: in grid order, to whichever SM has room first."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from ..jit import borrowing, njit
 from .heap import sift_down
 
 DONE = 1e-9  # work of a block that is as good as none
+Pace = float | Sequence[float]  # of blocks that share an SM: by_age
 FIRST_TURN, EVERY_TURN = 84, 106  # blocks before a cluster's second turn, and each later; H200
 
 
@@ -53,7 +55,7 @@ def places(blocks: int, sms: int, most: int, first: int = 0) -> np.ndarray:
 
 
 def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
-             residence: np.ndarray, begin: float = 0.0, load: float = 0.0, pace: float = 1.0,
+             residence: np.ndarray, begin: float = 0.0, load: float = 0.0, pace: Pace = 1.0,
              first: int = 0) -> float:
     """Cycles until the last thread block ends; ``order`` as in place_of, ``first`` as in places.
 
@@ -62,18 +64,29 @@ def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
     a block that ends makes room for the next in grid order. A block works from
     ``begin`` + ``load`` cycles after there is room for it on and leaves the units to others until
     then; what an SM's blocks load comes in one after the other. Of m that work each goes on at
-    ``pace`` times the speed of the next older one; together they do m / residence[m − 1].
+    its ``pace`` (by_age); together they do m / residence[m − 1].
     """
     at_once = places(len(weights) * heads, sm_count, len(residence), first)
-    return _makespan(weights, heads, order, sm_count, residence, begin, load, pace, at_once)
+    return _makespan(weights, heads, order, sm_count, residence, begin, load,
+                     by_age(pace, len(residence)), at_once)
+
+
+def by_age(pace: Pace, blocks: int) -> np.ndarray:
+    """Speeds of so many blocks of an SM over the oldest's, the oldest first: ``pace`` is that of
+    each over the next older one's, or has them all; more go on as the last two do."""
+    if isinstance(pace, float | int):
+        return np.array([pace ** age for age in range(blocks)], float)
+    last = pace[-1] / pace[-2]
+    more = [pace[-1] * last ** age for age in range(1, blocks - len(pace) + 1)]
+    return np.array([*pace, *more][:blocks], float)
 
 
 @njit
 def _makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
-              residence: np.ndarray, begin: Any, load: Any, pace: Any,
+              residence: np.ndarray, begin: Any, load: Any, ages: np.ndarray,
               at_once: np.ndarray) -> float:
     per_head, most = len(weights), len(residence)
-    total, speeds = per_head * heads, _speeds(residence, pace)
+    total, speeds = per_head * heads, _speeds(residence, ages)
     left = np.zeros((sm_count, most))  # work of each resident in mean blocks, the oldest first
     ready = np.zeros((sm_count, most))  # when each begins to work
     arrived = np.zeros(sm_count)  # the last of an SM's first loads
@@ -111,16 +124,16 @@ def _makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
 
 
 @njit
-def _speeds(residence: np.ndarray, pace: float) -> np.ndarray:
+def _speeds(residence: np.ndarray, ages: np.ndarray) -> np.ndarray:
     """[m, k] mean blocks a cycle of the k-th oldest of m that work."""
     most = len(residence)
     speeds = np.zeros((most + 1, most))
     for m in range(1, most + 1):
         shares = 0.0
         for k in range(m):
-            shares += pace ** k
+            shares += ages[k]
         for k in range(m):
-            speeds[m, k] = m / residence[m - 1] * pace ** k / shares
+            speeds[m, k] = m / residence[m - 1] * ages[k] / shares
     return speeds
 
 

@@ -27,6 +27,7 @@ from ..errors import InputError
 from ..grid_order import OrderLike, grids, issue, of_program
 from ..program import Program
 from ..tape import Record
+from .dispatch import Pace, by_age
 from .heard import GoOn, run_heard
 from .l2_blocks import MACHINE, SLOT, dirty_sectors, run_phase, write_before
 from .l2_cache import SECTORS_PER_UNIT_MAX, UNIT_BYTES, WAYS, cache_of, log2_of, room_of
@@ -127,7 +128,7 @@ def model_text(gpu: "Profile") -> str:
 def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[int],
              order: OrderLike = "row", matmul_flops_per_s: float | None = None,
              prefetch: Sequence[str | None] | None = None,
-             younger_paces: Sequence[Sequence[float]] | None = None, cold_phases: bool = False,
+             younger_paces: Sequence[Sequence[Pace]] | None = None, cold_phases: bool = False,
              dirty_before_bytes: float = 0, unit_bytes: int = UNIT_BYTES,
              skip_repeats: bool = True, scale: int = 1, seed: int = 0, warm: bool = False,
              log: Log | None = None, on_progress: GoOn = lambda share: None) -> L2Count:
@@ -138,17 +139,17 @@ def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[
     the rate of the units that it uses, when that is not the dtype's peak; ``prefetch``, for each
     phase what a block computes between a load and its use ("none", a "product", a whole "trip";
     default: a trip where tiles have two stages); ``younger_paces``, for each phase how fast a block
-    runs beside the next older one where 2, 3, … share an SM (the last: more). ``cold_phases``
-    empties the cache before each phase, as a profiler does that flushes it before each kernel: what
-    is dirty then leaves uncounted; ``dirty_before_bytes`` of it are dirty then, by something else.
-    ``unit_bytes`` is what the cache moves at a time: the line size is exact. ``skip_repeats``:
-    count groups of thread blocks that repeat others without simulating them (l2_repeat.py).
-    ``scale``: the program stands for one whose walks are so many times longer (at_scale.py), and
-    is run on an L2 as many times smaller. ``seed``: another launch, whose physical pages and first
-    SMs are others. ``warm``: the L2 starts as the same call left it, which is simulated whole
-    before and not counted. ``log`` gets what thread blocks do and when, without skipped ones; when
-    it is full the run ends there, and so do the counts. ``on_progress`` gets the share that is done
-    some times a second; what it raises, or Ctrl-C, ends the run.
+    runs beside older ones where 2, 3, … share an SM (the last: more; dispatch.by_age).
+    ``cold_phases`` empties the cache before each phase, as a profiler does that flushes it before
+    each kernel: what is dirty then leaves uncounted; ``dirty_before_bytes`` of it are dirty then,
+    by something else. ``unit_bytes`` is what the cache moves at a time: the line size is exact.
+    ``skip_repeats``: count groups of thread blocks that repeat others without simulating them
+    (l2_repeat.py). ``scale``: the program stands for one whose walks are so many times longer
+    (at_scale.py), and is run on an L2 as many times smaller. ``seed``: another launch, whose
+    physical pages and first SMs are others. ``warm``: the L2 starts as the same call left it, which
+    is simulated whole before and not counted. ``log`` gets what thread blocks do and when, without
+    skipped ones; when it is full the run ends there, and so do the counts. ``on_progress`` gets the
+    share that is done some times a second; what it raises, or Ctrl-C, ends the run.
     Raises InputError for an unknown order or prefetch, or units that the reader cannot hold.
     """
     prefetch = [None] * len(program.phases) if prefetch is None else list(prefetch)
@@ -233,13 +234,12 @@ def _cache(gpu: "Profile", unit_bytes: int, others_at: int, dirty_bytes: float,
     return cache
 
 
-def _paces(residents: int, younger_paces: Sequence[float]) -> np.ndarray:
+def _paces(residents: int, younger_paces: Sequence[Pace]) -> np.ndarray:
     """[blocks on an SM, age rank]: by how much slower than alone each works, together as fast as
     one alone."""
     paces = np.ones((residents + 1, residents))
     for present in range(2, residents + 1):
-        pace = younger_paces[min(present - 2, len(younger_paces) - 1)]
-        rates = pace ** np.arange(present)
+        rates = by_age(younger_paces[min(present - 2, len(younger_paces) - 1)], present)
         paces[present, :present] = rates.sum() / rates
     return paces
 
