@@ -133,6 +133,7 @@ def _residuals(ax, rows):
         powers = [BAND * 10**power for power in range(4) if BAND * 10**power < reach]
         ax.set_yticks([-value for value in reversed(powers)] + [0] + powers)
         ax.yaxis.set_minor_locator(NullLocator())
+        ax.set_title("logarithmic beyond ±1%", fontsize=7.5, fontweight="normal", loc="right")
     ax.set_ylim(-reach, reach)
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if reach > 3 * BAND else None))
 
