@@ -2,10 +2,10 @@
 
   python -m hbmeter.experiments.residents --out FILE.json
 
-Runs on a GPU, in about a minute on an H200. Recorded in ``recorded/residents/``.
+Runs on a GPU, in 20 s on an H200. Recorded in ``recorded/residents/``.
 
 Warps of the oldest block are served first, so a younger block runs at a pace below that of the
-older one until that ends; then it is the oldest. Where Execution.paces come from.
+older one until that ends; then it is the oldest. Where Execution.younger_paces come from.
 """
 
 import argparse
