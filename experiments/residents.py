@@ -37,8 +37,8 @@ NOTES = {"clocks": "left alone", "how": "kernels built with -DLOG_BLOCKS: the fi
 
 
 def points() -> list[Point]:
-    """Kernels whose blocks share SMs (but decode's and the FMA backward), their usual tiles, and how
-    many share one."""
+    """Kernels whose blocks share SMs (but decode's and the FMA backward), their usual tiles, and
+    how many share one."""
     found = [Point(kernel, problem, tiles, "row", most)
              for kernel, problem, choices in _choices() for tiles in choices
              for most in _limits(kernel)]
