@@ -71,6 +71,19 @@ __device__ __forceinline__ void log_time(int what) {
 }
 #endif
 
+#ifdef COUNT
+// The sum over a warp of numbers below 2**53.
+__device__ __forceinline__ unsigned long long over_warp(unsigned long long x) {
+#if __CUDA_ARCH__ >= 800 && __CUDA_ARCH__ != 900  // where flash2_backward would spill
+    unsigned long long high = __reduce_add_sync(0xffffffffu, (unsigned)(x >> 26));
+    return (high << 26) + __reduce_add_sync(0xffffffffu, (unsigned)x & ((1u << 26) - 1));
+#else
+    for (int far = 16; far > 0; far /= 2) x += __shfl_xor_sync(0xffffffffu, x, far);
+    return x;
+#endif
+}
+#endif
+
 // The way to global memory. Built with COUNT, each access adds the bytes it moves to the thread's
 // own counters, and finish() adds those to counters[2·tensor + (0 read | 1 written)]. It lives as long
 // as the thread block.
@@ -82,8 +95,7 @@ struct Memory {
     __device__ void finish(unsigned long long* counters) {
 #pragma unroll
         for (int i = 0; i < 2 * TENSOR_COUNT; ++i) {
-            unsigned long long sum = bytes[i];
-            for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, far);
+            unsigned long long sum = over_warp(bytes[i]);
             if (threadIdx.x % 32 == 0 && sum > 0) atomicAdd(counters + i, sum);
             bytes[i] = 0;
         }

@@ -45,18 +45,20 @@ def nvrtc():
 
 
 def misfits(kernel, dtype, head_dim, arch, count, tiles) -> list[str]:
-    """A line for each entry point of a build that spills or cannot be launched."""
+    """A line for each entry point of a build that spills or cannot be launched, or of which ptxas
+    warns: wgmma that is serialised."""
     shape = posed(kernel, dtype=dtype, head_dim=head_dim)
     built = compiler.build(kernel, shape, tiles, arch, count)
     assert built.cubin[:4] == b"\x7fELF"
     entries = {launch.entry for launch in kernel.launches(posed(kernel), tiles)}
     assert entries <= set(built.resources)  # a launch may be left out: one split, no combine
     return [
-        f"{arch} {dtype} d {head_dim} {tiles} count {count}: {entry} {taken}"
+        f"{arch} {dtype} d {head_dim} {tiles} count {count}: {entry} {taken} {built.warnings}"
         for entry, taken in built.resources.items()
         if taken.spill_store_bytes + taken.spill_load_bytes + taken.stack_bytes
         or taken.registers > MAX_REGISTERS
         or taken.registers * kernel.threads > REGISTERS_PER_SM
+        or built.warnings
     ]
 
 
@@ -152,12 +154,12 @@ def test_short_causal_heads_get_fewer_rows_a_block():
                     ("causal", 100): 128, ("causal", 1024): 128, ("causal", 8192): 192}
 
 
-def test_wgmma_is_not_serialised(nvrtc):
+def test_wgmma_is_not_serialised_at_d_256(nvrtc):
+    """Nor at 64 and 128: misfits, above."""
     kernel = kernels.get("flash2_wgmma")
-    for head_dim in (64, 128, 256):
-        shape = problem(head_dim=head_dim)
-        for tiles in kernel.tile_choices(shape):
-            assert not compiler.build(kernel, shape, tiles, "sm_90a").warnings, f"{tiles}"
+    shape = problem(head_dim=256)
+    for tiles in kernel.tile_choices(shape):
+        assert not compiler.build(kernel, shape, tiles, "sm_90a").warnings, f"{tiles}"
 
 
 def test_ptxas_log_is_read_entry_by_entry():
