@@ -16,6 +16,7 @@ import json
 import sys
 from collections.abc import Iterator
 from functools import cache
+from heapq import nsmallest
 from itertools import product
 from pathlib import Path
 
@@ -57,15 +58,21 @@ SMALL = {"flash1": (264, 512), "flash1_mma": (264, 1024), "flash2": (64, 1024),
 USUAL = (64, 2048)
 
 
-@cache
 def points(number: int = len(SALTS) - 1) -> tuple[Point, ...]:
     """All of a list, by default of the last one, in the order of their kernels and hashes."""
-    before = {point for earlier in range(number) for point in points(earlier)}
-    found: list[Point] = []
+    return _lists()[number]
+
+
+@cache
+def _lists() -> tuple[tuple[Point, ...], ...]:
+    """One a salt, of points that are in no earlier one."""
+    found: list[list[Point]] = [[] for _ in SALTS]
     for kernel, count in COUNTS.items():
-        new = (point for point in _candidates(kernel) if point not in before)
-        found += sorted(new, key=lambda point: _hash(point, SALTS[number]))[:count]
-    return tuple(found)
+        left = {json.dumps(point.document, sort_keys=True): point for point in _candidates(kernel)}
+        for drawn, salt in zip(found, SALTS, strict=True):
+            texts = nsmallest(count, left, key=lambda text: _hash(salt + text))
+            drawn += [left.pop(text) for text in texts]
+    return tuple(map(tuple, found))
 
 
 @cache
@@ -79,8 +86,7 @@ def calibrates(point: Point) -> bool:
     return point == _small(point)
 
 
-def _hash(point: Point, salt: str) -> bytes:
-    text = salt + json.dumps(point.document, sort_keys=True)
+def _hash(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
@@ -97,18 +103,18 @@ def _candidates(name: str) -> Iterator[Point]:
     least, most = FMA_FLOPS if name in FMA else FLOPS
     orders = ("row",) if name.startswith("flash1") else ("row", "head")
     for head_dim, choices in TILES[name].items():
-        for heads, seq, mask, dtype, tiles, order in product(
-                HEADS, LENGTHS, MASKS, kernel.dtypes, choices, orders):
+        for heads, seq, mask, dtype in product(HEADS, LENGTHS, MASKS, kernel.dtypes):
             problem = Attention(1, heads, seq, head_dim, dtype=dtype, mask=mask,
                                 direction=kernel.direction)
             scores = heads * seq * seq * problem.dtype_bytes
             if (not least <= problem.flops <= most or heads * seq * head_dim > ELEMENTS
                     or (name.startswith("standard") and scores > SCORES_BYTES)
-                    or (mask.startswith("window") and seq <= 1024)):
+                    or (mask.startswith("window") and seq <= 1024)
+                    or (heads, seq) == SMALL.get(name, USUAL)):
                 continue
-            point = Point(name, problem, tiles, order)
-            if kernel.accepts(problem, tiles) and (heads, seq) != SMALL.get(name, USUAL):
-                yield point
+            for tiles in choices:
+                if kernel.accepts(problem, tiles):
+                    yield from (Point(name, problem, tiles, order) for order in orders)
 
 
 def recorded() -> list[dict]:

@@ -1,6 +1,7 @@
 """Does each folder import only what it may, and does all source stay short enough to read?"""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,8 @@ def name_of(path: Path) -> str:
     return "/".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path):
+@cache
+def imports(path: Path) -> list[tuple[str, bool]]:
     """(module, whether it runs on import) of every import; ours as folder/module paths."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     lazy = {
@@ -43,7 +45,7 @@ def imports(path: Path):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for node in ast.walk(function)
     }
-    package = path.relative_to(ROOT).parent.parts
+    package, found = path.relative_to(ROOT).parent.parts, []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
@@ -53,8 +55,9 @@ def imports(path: Path):
             modules = [".".join([*module, alias.name]) for alias in node.names]
         else:
             continue
-        for module in modules:
-            yield module.removeprefix("hbmeter.").replace(".", "/"), id(node) not in lazy
+        found += [(module.removeprefix("hbmeter.").replace(".", "/"), id(node) not in lazy)
+                  for module in modules]
+    return found
 
 
 def within(module: str, prefixes) -> bool:
@@ -104,7 +107,7 @@ def test_the_import_reader_sees_relative_absolute_and_lazy_imports(tmp_path, mon
         "from hbmeter.experiments import cli\n"
         "def f():\n    from ...hwprofiles import load\n    import cupy.cuda\n"
     )
-    assert list(imports(path)) == [
+    assert imports(path) == [
         ("cupy", True), ("simulator/engines/walk", True), ("simulator/schedules/get", True),
         ("experiments/cli", True), ("hwprofiles/load", False), ("cupy/cuda", False),
     ]
