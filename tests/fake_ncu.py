@@ -11,12 +11,6 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from hbmeter import kernels
-from hbmeter.experiments import ncu
-from hbmeter.experiments.grid import Point
-from hbmeter.simulator import schedules
-from hbmeter.simulator.engines import scratchpad
-
 ID = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name")
 
 
@@ -40,6 +34,8 @@ def main(arguments):
 
 
 def table(metrics, points):
+    from hbmeter.experiments import ncu  # what only answers or refuses needs none of it
+
     yield "==PROF== Connected to process 42"
     yield line([*ID, *metrics])
     yield line([""] * len(ID) + ["nsecond" if m == ncu.DURATION else "" for m in metrics])
@@ -52,6 +48,12 @@ def table(metrics, points):
 
 
 def launches(points):
+    from hbmeter import kernels
+    from hbmeter.experiments import ncu
+    from hbmeter.experiments.grid import Point
+    from hbmeter.simulator import schedules
+    from hbmeter.simulator.engines import scratchpad
+
     factor = float(os.environ.get("FAKE_NCU_FACTOR", "1"))
     for number, document in enumerate(json.loads(Path(points).read_text(encoding="utf-8"))):
         print(f"hbmeter-point {number}")
