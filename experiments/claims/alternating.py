@@ -14,6 +14,7 @@ from matplotlib.ticker import LogLocator
 
 from ...hwprofiles import load
 from ...simulator import schedules
+from ...simulator.at_scale import at_scale
 from ...simulator.engines import l2
 from ...simulator.problem import Attention
 from ...simulator.rates import l2_options
@@ -64,10 +65,13 @@ def _predicted(seq: int, order: str, gpu) -> int:
     problem, tiles = _problem(seq), replace(TILES, kv_order=order)
     options = {"blocks_per_sm": BLOCKS_PER_SM, **l2_options(
         gpu, kernels.get(KERNEL).executions(problem, tiles), problem.dtype)}
-    return remembered(
-        lambda: l2.simulate(schedules.build("flash2", problem, tiles), gpu,
-                            **options).dram_read_bytes,
-        claim="alternating", seq=seq, order=order, profile=gpu.model_dump_json())
+    def simulated() -> int:
+        program, scale = at_scale(schedules.build("flash2", problem, tiles), gpu, BLOCKS_PER_SM,
+                                  "row")
+        return l2.simulate(program, gpu, scale=scale, **options).dram_read_bytes
+
+    return remembered(simulated, claim="alternating", seq=seq, order=order,
+                      profile=gpu.model_dump_json())
 
 
 def misses(facts, order: str) -> list[tuple[str, float]]:
