@@ -1,5 +1,6 @@
 """Shared by all tests: a flag that rewrites golden files instead of comparing with them, hypothesis
-without wall-clock limits, which busy machines break, and tests that stay together with -n."""
+without wall-clock limits, which busy machines break, and with -n which tests come first and which
+stay together."""
 
 import os
 from pathlib import Path
@@ -14,8 +15,11 @@ settings.register_profile("few", deadline=None, max_examples=10,
 settings.load_profile("untimed")
 
 # Files whose tests share what takes seconds to make.
-TOGETHER = {"test_claims", "test_numerics", "test_recorded_times", "test_report",
-            "test_report_browser", "test_verify"}
+TOGETHER = {"test_calibrate", "test_claims", "test_houses", "test_numerics", "test_recorded_times",
+            "test_report", "test_report_browser", "test_verify"}
+# Files that begin: one process compiles the engines with Numba and keeps what it predicts for all,
+# the others meanwhile compile kernels, which needs none of it.
+FIRST = ("test_recorded_times", "test_kernels_compile", "test_probes")
 
 
 def pytest_addoption(parser):
@@ -24,6 +28,15 @@ def pytest_addoption(parser):
     )
     parser.addoption("--kills", type=int, default=3, metavar="N",
                      help="times that a sweep is killed at random moments (3)")
+
+
+def pytest_collection_modifyitems(items):
+    """FIRST, then what is together, then all others."""
+    def turn(item):
+        file = item.path.stem
+        return FIRST.index(file) if file in FIRST else len(FIRST) + (file not in TOGETHER)
+
+    items.sort(key=turn)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -36,6 +49,7 @@ def pytest_xdist_make_scheduler(config, log):
             file = nodeid.split("::")[0]
             return file if Path(file).stem in TOGETHER else nodeid
 
+    config.option.loadscopereorder = False  # in the order of the items
     return Scheduling(config, log) if config.getvalue("dist") == "load" else None
 
 
