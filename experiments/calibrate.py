@@ -23,6 +23,7 @@ from .files import read_json
 from .remembered import remembered
 
 FORMAT = "l2 1"
+SCAN_BYTES_MAX = 1 << 40  # more than a GPU holds
 PARTS = 60  # scans are sized in 60ths of the L2
 KNEE_PARTS = 4  # this near to a curve's knee the model is not judged
 BAR = 0.05  # |error| of the model elsewhere
@@ -82,7 +83,9 @@ def record(name: str, document: dict) -> Record:
             shape = np.asarray(repeat[part]["cycles"], float).shape
             if len(shape) != 2 or shape[0] != len(repeat[part]["smid"]):
                 raise ValueError(f"{part}: cycles are not [block, address]")
-    for _, counters in found.measured:
+    for scan, counters in found.measured:
+        if not all(0 <= size <= SCAN_BYTES_MAX for size in (scan.written_bytes, scan.read_bytes)):
+            raise ValueError(f"a scan's bytes are not from 0 to {SCAN_BYTES_MAX:,}")
         if not all(value >= 0 for values in counters.values() for value in values):
             raise ValueError("a counter is negative")
     return found
