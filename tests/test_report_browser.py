@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -70,6 +71,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "names", lambda: SHOWN)
+        patch.setattr(report, "open_pool", lambda jobs: ThreadPoolExecutor(1))  # as fast for three
         gpu = load("h200")
         text = report.html(report.run_all(SMALL, gpu, folder), SMALL, gpu, {"command": "test"})
     (folder / report.PAGE).write_text(text)
