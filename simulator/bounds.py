@@ -82,9 +82,9 @@ def program_bound(program: Program, gpu: "Profile", multiplier: str | None = Non
     l2 = _fastest(gpu, "l2_read_shared", 0.0)
     if l2:
         seconds["L2"] = moved / l2
-    seconds["dram"] = _dram_bytes(program, gpu) / gpu.hbm_bytes_per_s
+    seconds["dram"] = _dram_bytes(count, gpu) / gpu.hbm_bytes_per_s
     if not program.idealised:
-        shared = shared_memory_bytes(program)
+        shared = shared_memory_bytes(count)
         per_s = gpu.smem.bytes_per_clock_per_sm * gpu.sm_count * gpu.boost_clock_hz
         seconds["shared memory"] = shared / per_s
         seconds["launches"] = len(program.phases) * _smallest(gpu, ("launch_graph", "launch_gap"))
@@ -104,11 +104,11 @@ def _smallest(gpu: "Profile", names: Iterable[str]) -> float:
     return min((gpu.measured[name].value for name in names if name in gpu.measured), default=0.0)
 
 
-def _dram_bytes(program: Program, gpu: "Profile") -> float:
+def _dram_bytes(count: scratchpad.ScratchpadCount, gpu: "Profile") -> float:
     """Bytes that must come from DRAM or go there: every input once; of what is written what the L2
     cannot keep, and of a tensor that one phase writes and another reads that both ways."""
+    program, loaded = count.program, count.by_tensor
     moved = _beyond_l2(program.problem.compulsory_write_bytes, gpu)
-    loaded = scratchpad.count(program).by_tensor
     for tensor in program.tensors:
         size = program.tensor_bytes(tensor)
         if tensor.role in (Role.INPUT, Role.TABLE):
@@ -123,9 +123,9 @@ def _beyond_l2(size: int, gpu: "Profile") -> int:
     return max(size - gpu.l2.size_bytes, 0)
 
 
-def shared_memory_bytes(program: Program) -> int:
+def shared_memory_bytes(count: scratchpad.ScratchpadCount) -> int:
     """Bytes that enter shared memory and are read there, once at least."""
-    moved, shared = scratchpad.count(program).phase_bytes, 0
+    program, moved, shared = count.program, count.phase_bytes, 0
     for number, phase in enumerate(program.phases):
         tape = program.tape[phase.first:phase.end]
         loads = tape[tape["kind"] == Kind.LOAD]

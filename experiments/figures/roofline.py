@@ -33,8 +33,8 @@ def _rows(candidate, problem, gpu, line_limit) -> list[dict]:
     program, tiles, time = candidate.program, candidate.tiles, candidate.prediction
     bound = program_bound(program, gpu)
     counted = point(program.schedule, problem, gpu, tiles, line_limit=line_limit)
-    moved = {"shared memory": shared_memory_bytes(program), "SM boundary": candidate.sm_bytes,
-             "DRAM": dram_total(counted)}
+    moved = {"shared memory": shared_memory_bytes(candidate.count),
+             "SM boundary": candidate.sm_bytes, "DRAM": dram_total(counted)}
     return [{
         "schedule": program.schedule, "boundary": boundary, "bytes": size,
         "flop_per_byte": size and problem.flops / size,

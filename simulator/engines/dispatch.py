@@ -67,7 +67,7 @@ def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
     its ``pace`` (by_age); together they do m / residence[m − 1].
     """
     at_once = places(len(weights) * heads, sm_count, len(residence), first)
-    return _makespan(weights, heads, order, sm_count, residence, begin, load,
+    return _makespan(weights, heads, order, sm_count, residence, float(begin), float(load),
                      by_age(pace, len(residence)), at_once)
 
 
