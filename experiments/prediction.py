@@ -29,7 +29,8 @@ class Asked:
 def point(args, problem: Attention, gpu) -> Asked:
     """From the command line; absent tiles are the kernel's default or the predicted fastest."""
     if args.kernel is None:
-        tiles = _ordered(args, args.schedule, _tiles(args, problem, gpu))
+        order = _kv_order(args, args.schedule)  # refused before tiles are looked for
+        tiles = replace(_tiles(args, problem, gpu), **order)
         return Asked(None, args.schedule, tiles, args.order, args.blocks_per_sm)
     kernel = kernels.get(args.kernel)
     offered = kernel.tile_choices(problem)
@@ -39,7 +40,7 @@ def point(args, problem: Attention, gpu) -> Asked:
         raise _no_default(kernel, problem, offered)
     given = None not in (args.br, args.bc)
     tiles = Tiles(args.br, args.bc, args.stages or 1) if given else choices[0]
-    tiles = _ordered(args, kernel.schedule, tiles)
+    tiles = replace(tiles, **_kv_order(args, kernel.schedule))
     kernel.check(problem, tiles)
     if kernel.executions(problem, tiles) is None:
         raise InputError(f"kernel {kernel.name} does not say what its operations cost; predict "
@@ -57,12 +58,12 @@ def _no_default(kernel, problem: Attention, offered) -> InputError:
                       "give --br and --bc")
 
 
-def _ordered(args, schedule: str, tiles: Tiles) -> Tiles:
-    """The tiles with the order of K and V that --kv-order gives."""
+def _kv_order(args, schedule: str) -> dict[str, str]:
+    """What --kv-order changes of the tiles. Raises InputError for a schedule that takes none."""
     if args.kv_order in (None, "forward"):
-        return tiles
+        return {}
     require_option(schedule, "kv_order")
-    return replace(tiles, kv_order=args.kv_order)
+    return {"kv_order": args.kv_order}
 
 
 def _tiles(args, problem: Attention, gpu) -> Tiles:
