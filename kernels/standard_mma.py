@@ -23,6 +23,14 @@ def power_of_two(x: int, most: int) -> int:
     return min(x & -x, most)
 
 
+def fullest(columns: int, threads: int) -> float:
+    """Work of the subpartition that has the most of rows of S, over the mean: a warp takes 32
+    vectors of 8 columns a turn, and the warps of one block after the other go round the four."""
+    turns = [ceil_div(max(columns - 256 * warp, 0), 8 * threads) for warp in range(threads // 32)]
+    shares = [sum((4 * turns)[first::4]) for first in range(4)]
+    return 4 * max(shares) / sum(shares)
+
+
 class StandardMma(Standard):
     name = "standard_mma"
     dtypes = ("fp16", "bf16")
@@ -60,26 +68,33 @@ class StandardMma(Standard):
         return super().defines(problem, tiles) | {"STAGES": str(tiles.stages)}
 
     def executions(self, problem, tiles):
+        """Of the products' machine code: 16 instructions for a vector that is copied; for an
+        element of S one to scale it, half a one each to pack and to store it, and the block's own
+        200 a warp."""
+        staged = Cost(4.5, 1, problem.dtype_bytes / WAVEFRONT_BYTES)
+
         def product(columns):
             how = mma_sync(*share(tiles.br, columns), THREADS, stages=tiles.stages)
             both = how.costs["dot_t_add"]  # operands are read from shared memory, both of them
-            return replace(how, costs=how.costs | {"dot_add": both}, interleaved=0.0)
+            return replace(how, costs=how.costs | {"dot_add": both, "scale": staged},
+                           interleaved=0.0, instructions_per_byte=16 / 16)
 
         last = product(self.value_columns(problem, tiles))
         return (product(tiles.bc), self._softmax(problem),
                 paced(last, self.name, problem, tiles, 2))
 
     def _softmax(self, problem):
-        """As standard.cu reduces; in the machine code 8 elements take about 80 instructions and 22
-        slow ones, both passes, and where the mask hides some 32 comparisons and 16 choices more. A
-        row that fits is on its way at once."""
-        how = softmax_rows(problem.kv_seq, self.softmax_threads(problem))
-        element = Cost(10, 3, 2 * problem.dtype_bytes / WAVEFRONT_BYTES)
+        """As standard.cu reduces; Nsight Compute counts 192 instructions for 8 elements, both
+        passes, 54 of them slow, and 110 a warp, 35 slow; where the mask hides, some 3 and 8 slow
+        more an element. A row that fits is on its way at once."""
+        columns, threads = problem.kv_seq, self.softmax_threads(problem)
+        how = softmax_rows(columns, threads)
+        hidden = 1 - problem.pairs / (problem.seq * columns)
+        costs = {"row_max": Cost(75 * threads / columns, 35 * threads / columns, waits=14),
+                 "mask": Cost(3 * hidden, 8 * hidden), "div_rows": Cost(),
+                 "exp_minus": Cost(17, 7, 2 * problem.dtype_bytes / WAVEFRONT_BYTES)}
         fits = self.softmax_shared_bytes(problem) > 0
-        hidden = 1 - problem.pairs / (problem.seq * problem.kv_seq)
-        return replace(how, costs=how.costs | {"mask": Cost(2 * hidden, 4 * hidden),
-                                               "exp_minus": element,
-                                               "div_rows": Cost()},
+        return replace(how, costs=how.costs | costs, filled=fullest(columns, threads), apart=True,
                        in_flight_bytes=None if fits else how.in_flight_bytes)
 
     def launches(self, problem, tiles, order="row"):

@@ -29,7 +29,9 @@ WIDE_WARPS_PACES, NARROW_WARPS_PACES = (0.78,), (1.0, 0.979, 0.961, 0.946)
 NARROW_AHEAD_PACES, BACKWARD_PACES = (0.941, 0.916, 0.88), (0.99,)
 SOFTMAX_PACES = (0.97,)  # of a softmax alone
 STREAMING_THREADS = 256  # of a thread block that multiplies nothing
-WIDE_LOAD_WAVEFRONTS = 4  # of a warp's 16-byte loads, broadcast or not: a quarter warp each
+# Of a warp's 16-byte loads: a quarter warp each; where half a warp reads the same bytes (Nsight
+# Compute counts 3.1 for as many of the one as of the other).
+WIDE_LOAD_WAVEFRONTS, BROADCAST_WAVEFRONTS = 4, 2
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Execution:
     ``multiplier`` is the unit of its products: "fma", "mma_sync" or "wgmma". ``interleaved`` is
     the share of a tile's weights that a warp computes between the products with those before.
     ``operands_ahead``: a warp reads the next operands from shared memory while it multiplies.
+    ``stalls``: cycles for which a warp may not go on after an instruction, whoever else wants to.
+    ``apart``: its warps meet so seldom that none waits for the slowest at each unit.
     ``masks_edges``: only tiles that the mask's edge crosses are masked.
     ``ping_pong``: warpgroups take turns, so that every unit works under the others.
     ``prefetch`` is what runs between a load and its use: "none" (serial: a block then loads
@@ -72,6 +76,8 @@ class Execution:
     costs: dict[str, Cost] = field(repr=False)
     interleaved: float = 0.0
     operands_ahead: bool = False
+    stalls: float = 0.0
+    apart: bool = False
     masks_edges: bool = False
     ping_pong: bool = False
     prefetch: str = "none"
@@ -106,8 +112,8 @@ def fma_scores(rows: int, columns: int, depth: int, element_bytes: int) -> Cost:
     loads = (r + c) / (r * c * vector)
     convert = (r + c) / (r * c) if element_bytes < 4 else 0.0
     turn = 11 / (r * c * vector)  # of the loop: addresses, comparison, branch
-    return Cost(1 + loads, convert + turn, WIDE_LOAD_WAVEFRONTS * loads / WARP,
-                waits=depth / vector)
+    wavefronts = (BROADCAST_WAVEFRONTS * r + WIDE_LOAD_WAVEFRONTS * c) / (r * c * vector)
+    return Cost(1 + loads, convert + turn, wavefronts / WARP, waits=depth / vector)
 
 
 def fma_output(rows: int, width: int, depth: int, element_bytes: int, weight_bytes: int) -> Cost:
@@ -117,7 +123,8 @@ def fma_output(rows: int, width: int, depth: int, element_bytes: int, weight_byt
     columns = max(width // 16, 1)  # below 16 some threads have none
     run = min(columns & -columns, 16 // element_bytes)
     loads = 4 * c / run
-    wavefronts = r * weight_bytes + loads * run * element_bytes * WARP / WAVEFRONT_BYTES
+    wavefronts = (r * weight_bytes * BROADCAST_WAVEFRONTS / 4
+                  + loads * max(run * element_bytes * WARP / WAVEFRONT_BYTES, 1))
     convert = 4 * c * (element_bytes < 4) + 4 * r * (weight_bytes < 4)
     work = r * 4 * c
     return Cost(1 + (r + loads) / work, (convert + 6) / work, wavefronts / work / WARP,

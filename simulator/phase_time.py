@@ -17,11 +17,11 @@ from . import block_alone, dram_rule, queueing
 from .engines.dispatch import makespan
 from .engines.executions import executions
 from .execution import WAVEFRONT_BYTES, Execution
-from .grid_order import ROW, Order, issue
+from .grid_order import Order, issue
 from .ops import BY_CODE, Unit
 from .problem import Attention
 from .program import Program, Tile
-from .rates import rates
+from .rates import power_load, rates
 from .tape import Kind, Record
 from .units import ALU, BOUNDARY, DRAM, EXP, ISSUE, MATMUL, SMEM, UNITS
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Remember = Callable[..., dict[str, float]]  # of a computation and what it is asked for
 _MOVES = (Kind.LOAD, Kind.STORE, Kind.REDUCE)
+MANY_ROUNDS = 32  # of a grid over all SMs, of which the last one is little
 
 
 @dataclass(frozen=True)
@@ -125,12 +126,13 @@ class Phase:
     def settle(self, found: PhaseTime) -> None:
         """Take the clock from how busy the GPU's multipliers, its SMs' units and its DRAM were, and
         the SMs that share the L2 from how many were at work."""
-        part = self.active / self.gpu.sm_count / found.seconds
-        seconds = [found.unit_seconds[unit] for unit in UNITS]
+        seconds = np.array([found.unit_seconds[unit] for unit in UNITS])
+        shares = seconds * self.active / self.gpu.sm_count / found.seconds
         dram = seconds[DRAM] * self.dram_rate * self.rates.clock_hz / found.seconds
-        self.rates = rates(self.gpu, self.how.multiplier, self.program.problem.dtype,
-                           min(seconds[MATMUL] * part, 1), min(max(seconds[:BOUNDARY]) * part, 1),
-                           dram)
+        multiplier = self.how.multiplier
+        load = power_load(self.gpu, multiplier, shares, dram)
+        self.rates = rates(self.gpu, multiplier, self.program.problem.dtype,
+                           min(shares[MATMUL], 1), load, dram)
         self.sharing = self.at_work
 
     def time(self, resident: int, order: Order, dram_bytes: float | None) -> PhaseTime:
@@ -172,7 +174,7 @@ class Phase:
         own = np.where(np.arange(len(UNITS)) == DRAM, 0.0, totals)
         cycles = queueing.residence(
             waited, own / self.groups, alone,
-            1 if self.how.ping_pong else max(int(self.groups), 1),
+            1 if self.how.ping_pong or self.how.apart else max(int(self.groups), 1),
             max(ceil(resident * self.groups), 1), meet=np.arange(len(UNITS)) < BOUNDARY)
         groups = [ceil(m * self.groups) for m in range(1, resident + 1)]
         found: np.ndarray = cycles[np.array(groups) - 1]
@@ -187,21 +189,29 @@ class Phase:
 
     def _makespan(self, weights: np.ndarray, order: Order, beside: np.ndarray,
                   from_dram: dict[int, float]) -> float:
-        """Cycles of the whole grid. Equal blocks keep SMs in step: all do as the fullest one, and
-        what blocks begin with and end with shares the DRAM with all others'."""
+        """Cycles of the whole grid. Equal blocks keep SMs in step: what they begin with and end
+        with shares the DRAM with all others', and after many rounds all SMs have done as the
+        fullest."""
         equal = _equal(weights)
         begin, load, end = self._around(from_dram, equal)
         once = 0.0  # before all
         if self.how.persistent:
             once, begin, load = begin + load, 0.0, 0.0
-        heads, sms, issued = self.heads, self.gpu.sm_count, np.array([ROW])
-        if equal:
-            weights, heads, sms = np.ones(1), ceil(self.blocks / self.gpu.sm_count), 1
-        else:
-            issued = issue(order, self.program.problem, heads, self.per_head)
-        first = 0 if equal else self.gpu.l2.first_sms or 0
+        heads, sms, first = self.heads, self.gpu.sm_count, self.gpu.l2.first_sms or 0
+        if equal and self.blocks > MANY_ROUNDS * sms * len(beside):
+            weights, heads, sms, first = np.ones(1), ceil(self.blocks / sms), 1, 0
+        elif equal:
+            weights = np.ones(self.per_head)
+        issued = issue(order, self.program.problem, heads, len(weights))
         return once + makespan(weights, heads, issued, sms, beside, begin + end, load,
-                               self.how.younger_pace(len(beside)), first)
+                               self.how.younger_pace(len(beside)), first,
+                               self._spread(len(beside)))
+
+    def _spread(self, resident: int) -> float:
+        """By how much of the mean pace blocks of equal work are faster or slower."""
+        l2 = self.gpu.l2
+        alone = resident == 1 and l2.pace_spread_alone is not None
+        return (l2.pace_spread_alone if alone else l2.pace_spread) or 0.0
 
     def _around(self, from_dram: dict[int, float], in_step: bool) -> tuple[float, float, float]:
         """Cycles from room for a thread block until its first loads begin to arrive, until all of
@@ -254,7 +264,7 @@ class Phase:
                 demands[address], delays[address] = self._compute(row)
             elif row["kind"] in _MOVES:
                 demands[address] = self._move(row)
-        return demands, delays
+        return demands, delays + self.how.stalls * demands[:, ISSUE] / self.groups
 
     def _compute(self, row: Record) -> tuple[np.ndarray, float]:
         op, cycles, rate = BY_CODE[row["op"]], np.zeros(len(UNITS)), self.rates

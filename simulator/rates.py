@@ -12,6 +12,7 @@ import numpy as np
 
 from .execution import WARP, WAVEFRONT_BYTES, Execution, multiplier_of
 from .tape import Kind
+from .units import BOUNDARY, EXP, ISSUE, MATMUL, SMEM, UNITS
 
 if TYPE_CHECKING:
     from ..hwprofiles.schema import Profile
@@ -26,6 +27,13 @@ BLOCK_STORE_BYTES_PER_CLOCK = 29.5  # of blocks that end at once, each SM
 BLOCK_LOADS = ((8192.0, 716.0), (98304.0, 3383.0))  # bytes, cycles from L2
 PORT_BYTES_PER_CLOCK = 64.0  # from L2 into one SM
 SMEM_CYCLES, L2_CYCLES, DRAM_CYCLES = 29.0, 263.0, 479.0  # H800 (Luo et al., arXiv 2402.13499)
+# Of a load of tensor cores whose clock beside DRAM reads was measured, and of what draws power in
+# an SM, by unit: names of `measured` watts. (wgmma's include the shared memory that it reads.)
+LOADS = {"mma_sync": ("mma_fp16_clock_reading", "mma_fp16_from_smem_watts"),
+         "wgmma": ("wgmma_fp16_clock_reading", "wgmma_fp16_watts")}
+_OTHERS = {ISSUE: "fma_watts", EXP: "exp2_watts", BOUNDARY: "l2_read_watts"}
+WATTS = {"mma_sync": {MATMUL: "mma_fp16_watts", SMEM: "smem_read_watts", **_OTHERS},
+         "wgmma": {MATMUL: "wgmma_fp16_watts", **_OTHERS}}
 # mma.sync reaches this share of the tensor peak on Hopper (Luo et al., arXiv 2402.13499, 62.9%);
 # before it, the peak itself.
 HOPPER_MMA_SHARE = 0.629
@@ -85,7 +93,8 @@ class Rates:
 def rates(gpu: "Profile", multiplier: str, dtype: str, busy: float = 1.0, load: float = 1.0,
           dram_bytes_per_s: float = 0.0) -> Rates:
     """Rates of ``gpu`` (a Profile) under kernels that keep ``multiplier`` ``busy`` for so much of
-    the time, the SMs' busiest unit for ``load`` of it, and move so many bytes to and from DRAM."""
+    the time, draw the power of such a ``load`` (power_load), and move so many bytes to and from
+    DRAM."""
     def measured(name: str, otherwise: float) -> float:
         found = gpu.measured.get(name)
         return otherwise if found is None else found.value
@@ -170,16 +179,39 @@ def _clock_beside_dram(gpu: "Profile", multiplier: str, load: float,
                        dram_bytes_per_s: float) -> float:
     """The clock that DRAM traffic leaves to tensor cores: what it takes of the power, they lack.
 
-    Measured while all of their time is used; the power of SMs that are busy for less of it goes
-    with load · clock³."""
-    found = gpu.measured.get({"mma_sync": "mma_fp16_clock_reading",
-                              "wgmma": "wgmma_fp16_clock_reading"}.get(multiplier, ""))
+    Measured beside one load, whose power is 1; that of SMs goes with load · clock³ (measured on
+    parts of the SMs and with less at work: experiments/recorded/power)."""
+    found = gpu.measured.get(LOADS.get(multiplier, ("",))[0])
     curve = getattr(found, "curve", None)
     if not (curve and dram_bytes_per_s and load):
         return gpu.boost_clock_hz
     read, clocks = zip(*curve, strict=True)
     full = float(np.interp(dram_bytes_per_s, read, clocks))
     return full / float(np.cbrt(load))
+
+
+def power_load(gpu: "Profile", multiplier: str, shares: np.ndarray,
+               dram_bytes_per_s: float) -> float:
+    """The power of SMs whose units (units.py) work for such ``shares`` of the time, at the same
+    clock over that of the load whose clock beside DRAM was measured; as a profile without watts has
+    it, the share of the busiest unit. What the L2 hands on from DRAM that clock has seen."""
+    names = WATTS.get(multiplier, {})
+    watts = {unit: _watts_per_hz3(gpu, name) for unit, name in names.items()}
+    load, l2 = _watts_per_hz3(gpu, LOADS.get(multiplier, ("", ""))[1]), gpu.measured.get("l2_read")
+    if load is None or l2 is None or None in watts.values():
+        return float(min(shares[:BOUNDARY].max(), 1.0))
+    each = np.array([watts.get(unit) or 0.0 for unit in range(len(UNITS))])
+    own = np.minimum(shares, 1.0)
+    own[BOUNDARY] = max(own[BOUNDARY] - dram_bytes_per_s / l2.value, 0.0)
+    return float(each @ own) / load
+
+
+def _watts_per_hz3(gpu: "Profile", name: str) -> float | None:
+    """Of a load, over those of SMs that have nothing to do; None where it was not measured."""
+    found, idle = gpu.measured.get(name), gpu.measured.get("idle_watts")
+    if not (found and idle and found.clock_hz):
+        return None
+    return (found.value - idle.value) / found.clock_hz ** 3
 
 
 def _clock_hz(gpu: "Profile", multiplier: str, dtype: str) -> float:

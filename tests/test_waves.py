@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from hbmeter.experiments import records
+from hbmeter.experiments import records, residents
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import grid_order
-from hbmeter.simulator.engines.dispatch import makespan, places
+from hbmeter.simulator.engines.dispatch import DRAWN, DRAWS, makespan, places
 
 ROW, HEAD, LONGEST = (np.array([number]) for number in
                       (grid_order.ROW, grid_order.HEAD, grid_order.LONGEST))
@@ -69,6 +69,51 @@ def test_longest_first_never_ends_later_than_the_other_orders():
         row, head, longest = (makespan(weights, heads, order, sms, beside)
                               for order in (ROW, HEAD, LONGEST))
         assert longest <= min(row, head) and longest < head
+
+
+# ---- Chance ----
+
+
+@pytest.mark.parametrize("blocks", [7, 13, 30])
+def test_chance_is_the_mean_of_a_few_grids_with_other_weights(blocks):
+    beside, spread = np.array([10.0, 14.0, 19.0]), 0.1
+    weights = np.random.default_rng(blocks).uniform(0.5, 1.5, blocks)
+    own = 1 + spread * np.random.default_rng(0).uniform(-1, 1, (DRAWS, blocks))
+    expected = np.mean([naive_makespan(weights * one, 3, beside, 2.0, 1.5, 0.8) for one in own])
+    found = makespan(weights, 1, ROW, 3, beside, 2.0, 1.5, 0.8, spread=spread)
+    assert found == pytest.approx(expected, rel=0.02)
+
+
+def test_of_large_grids_few_draws_are_enough():
+    beside, weights = np.array([10.0, 14.0]), np.linspace(0.1, 1.9, DRAWN // 8)
+    first, *others = (makespan(weights, 16, ROW, 132, beside, spread=spread)
+                      for spread in (0.0, 0.01))
+    assert others == pytest.approx([first], rel=1e-3)
+
+
+def test_ends_closer_than_chance_let_blocks_meet_again_in_a_last_round_that_is_not_full():
+    """384 blocks of 264 that run at once: of blocks whose ends lie apart each SM's first is free
+    first and takes one of the last 120; of others two become free at once, and some SMs take two
+    (recorded/residents, standard with pace 0.97: two rounds of two)."""
+    beside = np.array([200.0, 273.0])
+
+    def grid(pace, spread):
+        return makespan(np.ones(1), 384, ROW, 132, beside, pace=pace, spread=spread)
+
+    assert grid(0.995, 0.01) > 1.1 * grid(0.995, 0.0)
+    assert grid(0.6, 0.01) == pytest.approx(grid(0.6, 0.0), rel=0.02)
+
+
+def test_chance_is_as_large_as_blocks_of_an_sm_differ():
+    """Ends of first blocks on an SM, less the mean of their age and of the SM, over many SMs."""
+    apart = []
+    for found in residents.load_all():
+        ends = np.array([sorted(end for _, end in wave) for wave in found.first_waves], float)
+        if len(ends) > 100:
+            ends = (ends - ends.mean(axis=0)) / ends.mean()
+            apart.append((ends - ends.mean(axis=1, keepdims=True)).std())
+    assert len(apart) > 50
+    assert np.median(apart) == pytest.approx(load("h200").l2.pace_spread / np.sqrt(3), rel=0.3)
 
 
 # ---- Where a grid's first blocks go ----

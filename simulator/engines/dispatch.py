@@ -11,6 +11,7 @@ from .heap import sift_down
 
 DONE = 1e-9  # work of a block that is as good as none
 Pace = float | Sequence[float]  # of blocks that share an SM: by_age
+DRAWS, DRAWN = 4, 1 << 16  # of chance, and about as many blocks in all of them
 FIRST_TURN, EVERY_TURN = 84, 106  # blocks before a cluster's second turn, and each later; H200
 
 
@@ -56,7 +57,7 @@ def places(blocks: int, sms: int, most: int, first: int = 0) -> np.ndarray:
 
 def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
              residence: np.ndarray, begin: float = 0.0, load: float = 0.0, pace: Pace = 1.0,
-             first: int = 0) -> float:
+             first: int = 0, spread: float = 0.0) -> float:
     """Cycles until the last thread block ends; ``order`` as in place_of, ``first`` as in places.
 
     ``weights`` is each block's work over the mean, for one head; ``residence[m − 1]`` the cycles
@@ -64,11 +65,16 @@ def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
     a block that ends makes room for the next in grid order. A block works from
     ``begin`` + ``load`` cycles after there is room for it on and leaves the units to others until
     then; what an SM's blocks load comes in one after the other. Of m that work each goes on at
-    its ``pace`` (by_age); together they do m / residence[m − 1].
+    its ``pace`` (by_age); together they do m / residence[m − 1]. No two take quite as long: each
+    takes up to ``spread`` of its work more or less, by chance. Who ends first gets the next block,
+    so chance decides who shares an SM in the end: the mean of a few draws.
     """
-    at_once = places(len(weights) * heads, sm_count, len(residence), first)
-    return _makespan(weights, heads, order, sm_count, residence, float(begin), float(load),
-                     by_age(pace, len(residence)), at_once)
+    blocks, most = len(weights) * heads, len(residence)
+    at_once, ages = places(blocks, sm_count, most, first), by_age(pace, most)
+    draws = min(max(DRAWN // blocks, 1), DRAWS) if spread else 1
+    own = 1 + spread * np.random.default_rng(0).uniform(-1, 1, (draws, blocks))
+    return float(np.mean([_makespan(weights, heads, order, sm_count, residence, float(begin),
+                                    float(load), ages, at_once, one) for one in own]))
 
 
 def by_age(pace: Pace, blocks: int) -> np.ndarray:
@@ -84,7 +90,7 @@ def by_age(pace: Pace, blocks: int) -> np.ndarray:
 @njit
 def _makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
               residence: np.ndarray, begin: Any, load: Any, ages: np.ndarray,
-              at_once: np.ndarray) -> float:
+              at_once: np.ndarray, own: np.ndarray) -> float:
     per_head, most = len(weights), len(residence)
     total, speeds = per_head * heads, _speeds(residence, ages)
     left = np.zeros((sm_count, most))  # work of each resident in mean blocks, the oldest first
@@ -93,7 +99,8 @@ def _makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
     residents, clock = np.zeros(sm_count, np.int64), np.zeros(sm_count)
     for issued in range(len(at_once)):
         sm = at_once[issued]
-        left[sm, residents[sm]] = weights[place_of(issued, heads, per_head, order)[1]]
+        block = place_of(issued, heads, per_head, order)[1]
+        left[sm, residents[sm]] = weights[block] * own[issued]
         arrived[sm] = max(begin, arrived[sm]) + load
         ready[sm, residents[sm]] = arrived[sm]
         residents[sm] += 1
@@ -112,7 +119,8 @@ def _makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
         if kept < residents[sm]:
             last = now
         while kept < most and issued < total:
-            left[sm, kept] = weights[place_of(issued, heads, per_head, order)[1]]
+            block = place_of(issued, heads, per_head, order)[1]
+            left[sm, kept] = weights[block] * own[issued]
             arrived[sm] = max(now + begin, arrived[sm]) + load
             ready[sm, kept] = arrived[sm]
             kept += 1
