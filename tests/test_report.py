@@ -33,6 +33,7 @@ def made(gpu, tmp_path_factory):
         patch.setattr("hbmeter.experiments.records.load_all", lambda: [])
         patch.setattr(time_table, "timed", lambda: found[::10])
         patch.setattr(report, "open_pool", lambda jobs: ThreadPoolExecutor(1))  # sees the patches
+        patch.setattr(style, "PNG_DPI", 30)  # nobody looks at these
         results = report.run_all(SMALL, gpu, folder)
     text = report.html(results, SMALL, gpu, {"command": "hbmeter <report> & 'more'"})
     return results, folder, text
