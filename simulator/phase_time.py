@@ -205,7 +205,12 @@ class Phase:
         issued = issue(order, self.program.problem, heads, len(weights))
         return once + makespan(weights, heads, issued, sms, beside, begin + end, load,
                                self.how.younger_pace(len(beside)), first,
-                               self._spread(len(beside)))
+                               self._spread(len(beside)), self._parts(len(beside)))
+
+    def _parts(self, resident: int) -> int:
+        """Of an SM's subpartitions, that blocks of fewer warps have for themselves: 1 are all."""
+        parts = round(1 / min(self.groups, 1))
+        return parts if resident % parts == 0 else 1
 
     def _spread(self, resident: int) -> float:
         """By how much of the mean pace blocks of equal work are faster or slower."""

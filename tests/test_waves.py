@@ -71,6 +71,27 @@ def test_longest_first_never_ends_later_than_the_other_orders():
         assert longest <= min(row, head) and longest < head
 
 
+# ---- Blocks that have a part of an SM ----
+
+
+def test_blocks_that_have_half_of_an_sm_share_that_half_only():
+    """Blocks 0 and 2 on one half, 1 and 3 on the other, which is idle in the end."""
+    beside, weights = np.array([10.0, 10.0, 16.0, 16.0]), np.array([3.0, 1.0, 3.0, 1.0])
+    halves = [naive_makespan(weights[half::2], 1, beside[1::2]) for half in (0, 1)]
+    found = makespan(weights, 1, ROW, 1, beside, parts=2)
+    assert found == pytest.approx(max(halves), rel=0.01) == pytest.approx(48, rel=0.01)
+    assert makespan(weights, 1, ROW, 1, beside) < 0.9 * found
+
+
+@pytest.mark.parametrize("blocks", [7, 24, 61])
+def test_halves_of_an_sm_are_sms_of_half_the_size(blocks):
+    """With blocks that wait, and as many SMs as take turns alike."""
+    beside = np.array([10.0, 10.0, 16.0, 16.0])
+    weights = np.random.default_rng(blocks).uniform(0.5, 1.5, blocks)
+    expected = naive_makespan(weights, 2, beside[1::2])
+    assert makespan(weights, 1, ROW, 1, beside, parts=2) == pytest.approx(expected, rel=0.02)
+
+
 # ---- Chance ----
 
 

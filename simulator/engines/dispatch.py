@@ -57,7 +57,7 @@ def places(blocks: int, sms: int, most: int, first: int = 0) -> np.ndarray:
 
 def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
              residence: np.ndarray, begin: float = 0.0, load: float = 0.0, pace: Pace = 1.0,
-             first: int = 0, spread: float = 0.0) -> float:
+             first: int = 0, spread: float = 0.0, parts: int = 1) -> float:
     """Cycles until the last thread block ends; ``order`` as in place_of, ``first`` as in places.
 
     ``weights`` is each block's work over the mean, for one head; ``residence[m − 1]`` the cycles
@@ -67,14 +67,29 @@ def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
     then; what an SM's blocks load comes in one after the other. Of m that work each goes on at
     its ``pace`` (by_age); together they do m / residence[m − 1]. No two take quite as long: each
     takes up to ``spread`` of its work more or less, by chance. Who ends first gets the next block,
-    so chance decides who shares an SM in the end: the mean of a few draws.
+    so chance decides who shares an SM in the end: the mean of a few draws. Blocks that have one of
+    an SM's ``parts`` (of its subpartitions) share that only, and leave it to the next.
     """
     blocks, most = len(weights) * heads, len(residence)
     at_once, ages = places(blocks, sm_count, most, first), by_age(pace, most)
+    if parts > 1:
+        at_once = _parts_of(at_once, sm_count, parts)
+        residence, ages = residence[parts - 1::parts].copy(), ages[::parts].copy()
+        sm_count *= parts
     draws = min(max(DRAWN // blocks, 1), DRAWS) if spread else 1
     own = 1 + spread * np.random.default_rng(0).uniform(-1, 1, (draws, blocks))
     return float(np.mean([_makespan(weights, heads, order, sm_count, residence, float(begin),
                                     float(load), ages, at_once, one) for one in own]))
+
+
+def _parts_of(at_once: np.ndarray, sms: int, parts: int) -> np.ndarray:
+    """Of each of the first blocks its part, all SMs' parts numbered: an SM's blocks get its parts
+    in turn."""
+    found, turns = np.zeros_like(at_once), np.zeros(sms, np.int64)
+    for block, sm in enumerate(at_once):
+        found[block] = sm * parts + turns[sm] % parts
+        turns[sm] += 1
+    return found
 
 
 def by_age(pace: Pace, blocks: int) -> np.ndarray:
