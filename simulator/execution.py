@@ -64,7 +64,8 @@ class Execution:
     ``ping_pong``: warpgroups take turns, so that every unit works under the others.
     ``prefetch`` is what runs between a load and its use: "none" (serial: a block then loads
     ``in_flight_bytes`` at a time), a "product" of the same trip, or a whole "trip" (double-
-    buffered); loads of ``trips_ahead`` trips are on their way at once.
+    buffered); loads of ``trips_ahead`` trips are on their way at once. ``loads_meet``: of serial
+    ones, that all warps wait for all of a tile.
     ``younger_paces``: how fast a thread block runs beside the next older one on its SM, whose warps
     are served first, where 2, 3, … blocks share it (the last: more): a number, or speeds of all by
     age (dispatch.by_age); read off the starts and ends of thread blocks on an H200
@@ -82,6 +83,7 @@ class Execution:
     ping_pong: bool = False
     prefetch: str = "none"
     trips_ahead: int = 1
+    loads_meet: bool = False
     in_flight_bytes: int | None = None
     instructions_per_byte: float = 0.25  # of loads and stores; half of them slow
     multicast: int = 1  # thread blocks that share what one of them loads
@@ -150,7 +152,7 @@ def fma(scores: Cost | None, output: Cost | None, columns: int, threads: int = 2
             "copy": Cost(1, 1, 4 / WAVEFRONT_BYTES, waits=1), "mul_rows": Cost(1),
             "div_rows": Cost(1), "maximum": row, "add": row, "log": row,
         },
-        in_flight_bytes=4 * 16 * threads, instructions_per_byte=25 / 16,
+        loads_meet=True, in_flight_bytes=4 * 16 * threads, instructions_per_byte=25 / 16,
         younger_paces=FMA_PACES if element_bytes == 4 else CONVERTING_PACES,
     )
 

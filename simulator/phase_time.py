@@ -345,11 +345,13 @@ class Phase:
         """[block, unit] cycles at which warps wait for a unit: loads ahead of their use are not
         waited for; of slow instructions only what the issue does not show; the FMA units' products
         are their issue; wgmma reads its operands itself, while it multiplies."""
-        seen = demands
+        seen, loads = demands.copy(), self.tape["kind"] == Kind.LOAD
         if self.how.prefetch != "none":
-            seen = np.where((self.tape["kind"] == Kind.LOAD)[:, None], 0.0, demands)
+            seen[loads] = 0.0
+        elif self.how.loads_meet:  # each group waits for what all of them load
+            seen[loads, BOUNDARY] *= max(self.groups, 1.0)
         if self.how.multiplier == "wgmma":
-            products, seen = demands[:, MATMUL] > 0, seen.copy()
+            products = demands[:, MATMUL] > 0
             seen[products, MATMUL] = demands[products][:, [MATMUL, SMEM]].max(axis=1)
             seen[products, SMEM] = 0.0
         waited: np.ndarray = self.counts @ seen

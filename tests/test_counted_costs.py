@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hbmeter import kernels
@@ -13,7 +14,9 @@ from hbmeter.kernels.standard_mma import fullest
 from hbmeter.simulator import schedules
 from hbmeter.simulator.phase_time import Phase
 from hbmeter.simulator.problem import Attention
-from hbmeter.simulator.units import ISSUE, SMEM
+from hbmeter.simulator.tape import Kind
+from hbmeter.simulator.tiles import Tiles
+from hbmeter.simulator.units import BOUNDARY, ISSUE, SMEM
 
 RECORD = records.FOLDER / "stalls" / "h200.json"
 COUNTED = [(Point.of(data), number, launch) for data in json.loads(
@@ -71,3 +74,20 @@ def test_the_fullest_subpartition_is_what_warps_one_after_the_other_make_it(colu
 def test_rows_that_all_warps_share_alike_have_no_fullest_subpartition():
     assert fullest(512, 32) == fullest(2048, 128) == fullest(3072, 192) == 1
     assert fullest(768, 64) == pytest.approx(4 / 3)
+
+
+def test_all_warps_of_a_block_wait_for_a_tile_that_each_loads_a_part_of():
+    """Two groups of warps by FMA: by themselves each would wait for its own half."""
+    problem, tiles = Attention(1, 4, 2048, 64, dtype="fp32"), Tiles(64, 64)
+    kernel = kernels.get("standard")
+    program, how = (schedules.build("standard", problem, tiles),
+                    kernel.executions(problem, tiles)[2])
+    seen = {}
+    for meet in (False, True):
+        phase = Phase(program, 2, load("h200"), replace(how, loads_meet=meet))
+        demands, _ = phase._costs()
+        totals = phase.counts @ demands
+        seen[meet] = (phase._waited(demands, totals) / phase.groups)[0, BOUNDARY]
+        loads = phase.tape["kind"] == Kind.LOAD
+        whole = (phase.counts[:, loads] @ demands[loads])[0, BOUNDARY]
+    assert seen[True] - seen[False] == pytest.approx(whole / 2)
