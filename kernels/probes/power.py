@@ -31,9 +31,7 @@ LOADS = {
 
 def measure(bench: Bench) -> None:
     """Add this probe's points."""
-    buffer = bench.cupy.zeros(min(BUFFER_BYTES, bench.memory_bytes // 8) // 4, np.uint32)
-    vectors = np.uint32(buffer.size // 4)
-    bench.functions(SOURCE)("fill")((8 * bench.sms,), (READER_THREADS,), (buffer, vectors))
+    buffer = random_numbers(bench)
     for name, (probe, kernel, *_) in LOADS.items():
         if probe is wgmma and bench.capability != wgmma.CAPABILITY:
             continue
@@ -44,8 +42,26 @@ def measure(bench: Bench) -> None:
             bench.add("clock_reading", readers, "blocks", samples, load=name, sms=bench.sms)
 
 
+def random_numbers(bench: Bench):
+    """A large buffer of them."""
+    buffer = bench.cupy.zeros(min(BUFFER_BYTES, bench.memory_bytes // 8) // 4, np.uint32)
+    vectors = np.uint32(buffer.size // 4)
+    bench.functions(SOURCE)("fill")((8 * bench.sms,), (READER_THREADS,), (buffer, vectors))
+    return buffer
+
+
 def _run(bench: Bench, function, name: str, readers: int, buffer) -> dict:
     """One sample: bytes read a second, and the load's clock."""
+    reader, load, read_bytes = run(bench, function, name, readers, buffer)
+    cycles, ns = (load[:, at + 1] - load[:, at] for at in (0, 2))
+    seconds = int(reader[:, 3].max() - reader[:, 2].min()) * 1e-9
+    return {"seconds": seconds, "read_bytes_per_s": read_bytes / seconds,
+            "clock_hz": round(float(cycles.sum() / ns.sum()) * 1e9),
+            "beside": bool(load[:, 3].max() <= reader[:, 3].max())}
+
+
+def run(bench: Bench, function, name: str, readers: int, buffer) -> tuple:
+    """Stamps of the blocks that read (none of 0 readers) and of the load's, and bytes read."""
     cupy = bench.cupy
     _, _, threads, iterations, shared_bytes, _ = LOADS[name]
     read = bench.functions(SOURCE)("stream")
@@ -53,25 +69,21 @@ def _run(bench: Bench, function, name: str, readers: int, buffer) -> dict:
         one.preferred_shared_memory_carveout = CARVEOUT
     function.max_dynamic_shared_size_bytes = max(shared_bytes, 1)
     rate = min(readers * READER_BYTES_PER_S, DRAM_BYTES_PER_S)
-    count = int(rate * RUN_S * LONGER / (readers * READER_THREADS * VECTOR_BYTES))
+    count = int(rate * RUN_S * LONGER / (max(readers, 1) * READER_THREADS * VECTOR_BYTES))
     count = count // UNROLL * UNROLL
     stamps = [cupy.zeros((grid, STAMP_WORDS), np.int64) for grid in (readers, bench.sms)]
     cupy.cuda.runtime.deviceSynchronize()
     time.sleep(REST_S)
-    with cupy.cuda.Stream(non_blocking=True):
-        read((readers,), (READER_THREADS,), (buffer, np.uint32(buffer.size // 4), np.int32(count),
-                                             bench.sink, stamps[0]))
+    if readers:
+        with cupy.cuda.Stream(non_blocking=True):
+            read((readers,), (READER_THREADS,), (buffer, np.uint32(buffer.size // 4),
+                                                 np.int32(count), bench.sink, stamps[0]))
     with cupy.cuda.Stream(non_blocking=True):
         function((bench.sms,), (threads,), (np.int32(iterations), bench.sink, stamps[1]),
                  shared_mem=shared_bytes)
     cupy.cuda.runtime.deviceSynchronize()
     reader, load = (stamp.get() for stamp in stamps)
-    cycles, ns = (load[:, at + 1] - load[:, at] for at in (0, 2))
-    seconds = int(reader[:, 3].max() - reader[:, 2].min()) * 1e-9
-    done = readers * READER_THREADS * count * VECTOR_BYTES
-    return {"seconds": seconds, "read_bytes_per_s": done / seconds,
-            "clock_hz": round(float(cycles.sum() / ns.sum()) * 1e9),
-            "beside": bool(load[:, 3].max() <= reader[:, 3].max())}
+    return reader, load, readers * READER_THREADS * count * VECTOR_BYTES
 
 
 # ---- Facts ------------------------------------------------------------------------------------
