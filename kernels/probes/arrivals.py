@@ -17,7 +17,7 @@ BLOCKS, LOADS, APART_CYCLES = 8, 512, 3000  # few, so that none waits for anothe
 TILE_BYTES = (4 << 10, 8 << 10, 16 << 10, 32 << 10)
 L2_BYTES, DRAM_BYTES = MIB, 1024 * MIB  # read again and again, and once
 SHARES = 11  # 0, 10, … 100%
-HOW = ("arrivals.cu: 8 blocks of 256 threads load tiles into shared memory by cp.async, 3000 "
+HOW = ("arrivals.cu: 8 blocks of 256 threads, each of another GPC or part of one, load tiles into shared memory by cp.async, 3000 "
        "cycles apart, and wait for each; cycles that a tile takes, at eleven shares of the loads "
        "from the fastest to the slowest")
 
@@ -68,8 +68,9 @@ def _launch(bench, function, base, load: dict) -> dict:
     if load["source"] == "dram":  # what passes last stays: all else is gone
         bench.cupy.copyto(base[DRAM_BYTES // 2:], 0)
     for _ in range(2 if load["source"] == "l2" else 1):
-        function((BLOCKS,), (THREADS,), (
+        every = bench.sms // BLOCKS
+        function((every * BLOCKS,), (THREADS,), (
             base, np.uint32(slices), np.int32(load["bytes"] // VECTOR_BYTES), np.int32(LOADS),
-            np.int32(APART_CYCLES), waits), shared_mem=load["bytes"])
+            np.int32(APART_CYCLES), np.int32(every), waits), shared_mem=load["bytes"])
     cycles = np.quantile(waits.get(), np.linspace(0, 1, SHARES))
     return {"cycles": [round(float(x), 1) for x in cycles]}
