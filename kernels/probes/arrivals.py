@@ -17,9 +17,9 @@ BLOCKS, LOADS, APART_CYCLES = 8, 512, 3000  # few, so that none waits for anothe
 TILE_BYTES = (4 << 10, 8 << 10, 16 << 10, 32 << 10)
 L2_BYTES, DRAM_BYTES = MIB, 1024 * MIB  # read again and again, and once
 SHARES = 11  # 0, 10, … 100%
-HOW = ("arrivals.cu: 8 blocks of 256 threads, each of another GPC or part of one, load tiles into shared memory by cp.async, 3000 "
-       "cycles apart, and wait for each; cycles that a tile takes, at eleven shares of the loads "
-       "from the fastest to the slowest")
+HOW = ("arrivals.cu: 8 blocks of 256 threads, each of another GPC or part of one, load tiles into "
+       "shared memory by cp.async, 3000 cycles apart, and wait for each; cycles that a tile takes, "
+       "at eleven shares of the loads from the fastest to the slowest")
 
 
 def parts() -> dict[str, Part]:

@@ -13,6 +13,7 @@ from . import places, power
 from .counted import Part
 
 SOURCE = Path(__file__).with_suffix(".cu")
+SHARES = 11  # 0, 10, … 100% of DRAM's rate
 READERS = (0, 16, 32, 64, 132, 264)  # thread blocks that read device memory beside the load
 HOW = ("an SM's clock (its cycles over the GPU's timer) while all SMs multiply random numbers for "
        "12 ms and so many thread blocks read device memory beside them, 30 ms of rest before; GPCs "
@@ -46,12 +47,14 @@ def _deviation(run: dict, within: bool = False) -> float:
 
 def facts(runs: list[dict]) -> dict[str, list[float]]:
     """What a profile's ``l2`` section has of it: for each load by how much of the mean the GPCs'
-    clocks are faster or slower, were they spread evenly (sqrt(3) standard deviations), without
-    reads and beside the most."""
+    clocks are faster or slower, were they spread evenly (sqrt(3) standard deviations), at eleven
+    shares of the most bytes that were read a second."""
     found = {}
     for load in power.LOADS:
-        mine = {run["readers"]: run for run in runs if run["load"] == load}
-        found[load] = [3 ** 0.5 * _deviation(mine[at]) for at in (READERS[0], READERS[-1])]
+        mine = [run for run in runs if run["load"] == load]
+        read = np.array([np.median(run["read_bytes_per_s"]) for run in mine])
+        spread = [3 ** 0.5 * _deviation(run) for run in mine]
+        found[load] = np.interp(np.linspace(0, 1, SHARES), read / read.max(), spread).tolist()
     return found
 
 

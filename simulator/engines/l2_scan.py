@@ -99,7 +99,8 @@ def _scan(cache: np.ndarray, sides: np.ndarray, readers: np.ndarray, walks: np.n
         at[warp] += chunk
         if at[warp] >= end:
             number[warp] += 1
-            if number[warp] < rounds:
+            # (What is read by others than readers changes nothing: they are done before it.)
+            if number[warp] < rounds and (walks[block, number[warp], 0] < 2 or readers[block]):
                 at[warp] = walks[block, number[warp], 1] + warp % warps * lines
             else:
                 clock[warp] = np.inf
