@@ -33,7 +33,7 @@ def _words(load: dict) -> str:
 
 
 def _shown(load: dict) -> dict:
-    cycles = np.median(load["cycles"], axis=0)
+    cycles = np.median(np.atleast_2d(load["cycles"]), axis=0)
     return {"fastest": cycles[0], "median": cycles[SHARES // 2], "nine in ten": cycles[-2]}
 
 

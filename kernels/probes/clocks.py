@@ -38,8 +38,9 @@ def _shown(run: dict) -> dict:
 
 def _deviation(run: dict, within: bool = False) -> float:
     """Standard deviation over the mean of the GPCs' clocks, or of SMs' clocks in their GPC."""
-    clocks = np.median(run["clock_hz"], axis=0)
-    groups = [clocks[gpc] for gpc in run["gpcs"][0]]
+    clocks = np.median(np.atleast_2d(run["clock_hz"]), axis=0)
+    gpcs = run["gpcs"] if isinstance(run["gpcs"][0][0], int) else run["gpcs"][0]
+    groups = [clocks[gpc] for gpc in gpcs]
     means = np.array([group.mean() for group in groups])
     apart = np.concatenate([group - group.mean() for group in groups]) if within else means
     return float(apart.std() / means.mean())
