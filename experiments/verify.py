@@ -6,6 +6,7 @@ counters, *predicted* ones from the simulator. What is missing is None.
 
 from collections import Counter
 from collections.abc import Iterable
+from math import hypot
 from statistics import mean, median
 
 from .. import kernels
@@ -14,6 +15,7 @@ from ..simulator import schedules
 from ..simulator.engines import scratchpad
 from ..simulator.engines.heard import side_by_side
 from ..simulator.rates import l2_options
+from ..simulator.rounding import rounded_error
 from . import grid_fresh, ncu
 from .commands.check import LIMITS
 from .grid import Point
@@ -182,9 +184,16 @@ def _results(point: Point, data: dict) -> dict:
     return {
         "time_ms": _median(data["times_ms"]), "times_ms": data["times_ms"],
         "relative_error": None if None in relative else max(relative),
-        "relative_error_limit": LIMITS[point.problem.dtype],
+        "relative_error_limit": _error_limit(point),
         "written": all(tensor["written"] for tensor in error.values()),
     }
+
+
+def _error_limit(point: Point) -> float:
+    """The dtype's limit, and beside it what a kernel adds that rounds its output more than once."""
+    dtype = point.problem.dtype
+    times = kernels.get(point.kernel).roundings(point.problem, point.tiles)
+    return hypot(LIMITS[dtype], rounded_error(dtype, times) if times > 1 else 0.0)
 
 
 def _errors(row: dict) -> dict:

@@ -247,6 +247,10 @@ class Kernel:
         hardware's counter of reads, in no byte of L2 or DRAM."""
         return 0
 
+    def roundings(self, problem: Attention, tiles: Tiles) -> int:
+        """How often an element of an output is rounded to the problem's dtype on its way."""
+        return 1
+
     def issue_order(self, order: str) -> str:
         """What the simulator calls the order in which a launch with ``order`` issues its tiles."""
         return order
