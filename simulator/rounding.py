@@ -1,5 +1,5 @@
-"""What it adds to an output's error to be rounded again and again on its way: FlashAttention-1 keeps
-O in HBM and rewrites it for each block of columns.
+"""The error of an output that is rounded again and again on its way: FlashAttention-1 keeps O in HBM
+and rewrites it for each block of columns.
 
 Rounding to nearest is off by up to half a unit in the last place, evenly spread: an rms of 1/√12
 units of ε, over significands that are spread evenly by their logarithm a relative error of
