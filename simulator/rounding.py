@@ -1,4 +1,4 @@
-"""The error of an output that is rounded again and again on its way: FlashAttention-1 keeps O in HBM
+"""The error of an output that is rounded again and again: FlashAttention-1 keeps O in HBM
 and rewrites it for each block of columns.
 
 Rounding to nearest is off by up to half a unit in the last place, evenly spread: an rms of 1/√12
