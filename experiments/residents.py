@@ -51,8 +51,9 @@ def _choices():
     yield from (("flash2_mma", Attention(1, 24, 4096, d, dtype=dtype), tiles)
                 for d, dtype, tiles in (
         (64, "fp16", (Tiles(128, 128, 2), Tiles(128, 96, 2), Tiles(64, 64), Tiles(64, 64, 2))),
-        (64, "bf16", (Tiles(64, 64), Tiles(64, 64, 2))),
-        (128, "fp16", (Tiles(128, 64, 2), Tiles(128, 32, 2), Tiles(64, 64), Tiles(64, 64, 2))),
+        (64, "bf16", (Tiles(64, 64), Tiles(64, 64, 2), Tiles(32, 64, 2))),
+        (128, "fp16", (Tiles(128, 64, 2), Tiles(128, 32, 2), Tiles(64, 64), Tiles(64, 64, 2),
+                       Tiles(64, 32, 2))),
         (256, "fp16", (Tiles(64, 64), Tiles(64, 32))),
     ))
     for dtype in ("fp16", "bf16", "fp32"):

@@ -246,9 +246,9 @@ def summary(rows: list[dict]) -> list[dict]:
 def failures(rows: list[dict]) -> list[str]:
     """The bars that points do not pass, in words; empty when all pass.
 
-    Bars: results written and within the dtype's error limit; counted bytes equal to the schedule's
-    for every tensor; SM reads within 0.1% of the counter on points that do not spill. DRAM has
-    none: its error is reported.
+    Bars: results written and within the dtype's error limit (and what rounding them more than once
+    adds); counted bytes equal to the schedule's for every tensor; SM reads within 0.1% of the
+    counter on points that do not spill. DRAM has none: its error is reported.
     """
     found = []
     for row in rows:

@@ -16,6 +16,7 @@ import numpy as np
 from . import block_alone, dram_rule, queueing
 from .engines.dispatch import makespan
 from .engines.executions import executions
+from .engines.l2 import pace_spreads
 from .execution import WAVEFRONT_BYTES, Execution
 from .grid_order import Order, issue
 from .ops import BY_CODE, Unit
@@ -205,18 +206,12 @@ class Phase:
         issued = issue(order, self.program.problem, heads, len(weights))
         return once + makespan(weights, heads, issued, sms, beside, begin + end, load,
                                self.how.younger_pace(len(beside)), first,
-                               self._spread(len(beside)), self._parts(len(beside)))
+                               pace_spreads(self.gpu, len(beside))[0], self._parts(len(beside)))
 
     def _parts(self, resident: int) -> int:
         """Of an SM's subpartitions, that blocks of fewer warps have for themselves: 1 are all."""
         parts = round(1 / min(self.groups, 1))
         return parts if resident % parts == 0 else 1
-
-    def _spread(self, resident: int) -> float:
-        """By how much of the mean pace blocks of equal work are faster or slower."""
-        l2 = self.gpu.l2
-        alone = resident == 1 and l2.pace_spread_alone is not None
-        return (l2.pace_spread_alone if alone else l2.pace_spread) or 0.0
 
     def _around(self, from_dram: dict[int, float], in_step: bool) -> tuple[float, float, float]:
         """Cycles from room for a thread block until its first loads begin to arrive, until all of

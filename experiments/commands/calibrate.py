@@ -8,7 +8,8 @@
                                              it, and the cache model beside that (needs ncu)
   hbmeter calibrate --l2 merging --out merging.json
                                              one probe of how the L2 serves requests and replaces
-                                             lines: merging, pace, phases or sets
+                                             lines: arrivals, clocks, merging, pace,
+                                             phases or sets
   hbmeter calibrate --recorded               both tables from the measurements in the repository
   hbmeter calibrate --recorded mine.json --out my-gpu.yaml
 
@@ -28,8 +29,9 @@ not depend on it.
 
 --l2 PROBE: SMs that read the same lines, close in time (merging, needs ncu); how unequal blocks of
 equal work are (pace); blocks that walk one buffer by the clock, in step or spread (phases, needs
-ncu); which lines share a set, and what is there when SMs touch them (sets). Its record is raw
-values; a run that was stopped goes on where it was.
+ncu); which lines share a set, and what is there when SMs touch them (sets); how long tiles take
+from L2 and from DRAM (arrivals); how far apart the GPCs' own clocks get under load (clocks, needs
+wgmma). Its record is raw values; a run that was stopped goes on where it was.
 """
 
 

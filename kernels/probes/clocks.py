@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from . import places, power
+from ..errors import Unavailable
+from . import places, power, wgmma
 from .counted import Part
 
 SOURCE = Path(__file__).with_suffix(".cu")
@@ -63,7 +64,10 @@ def facts(runs: list[dict]) -> dict[str, list[float]]:
 
 
 def launcher(bench, part: str):
-    """A function that does one run: each SM's clock."""
+    """A function that does one run: each SM's clock. Raises Unavailable without wgmma."""
+    if bench.capability != wgmma.CAPABILITY:
+        raise Unavailable("the clocks probe multiplies by wgmma, which GPUs of compute capability "
+                          f"9.0 have; this one has {bench.capability / 10}")
     return partial(_launch, bench, power.random_numbers(bench),
                    places.gpcs(bench, bench.functions(SOURCE)))
 

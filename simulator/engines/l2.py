@@ -326,14 +326,15 @@ def _machine(gpu: "Profile", blocks_per_sm: int, unit_bytes: int, group: int,
     machine["sharing_max"] = gpu.l2.merged_requests_max or 1
     machine["to_coalescer"] = gpu.l2.coalescer_cycles or 0
     machine["first_starts"] = gpu.l2.first_starts_cycles or 0
-    machine["pace_spread"], machine["gpc_pace_spread"] = _pace_spreads(gpu, blocks_per_sm)
+    machine["pace_spread"], machine["gpc_pace_spread"] = pace_spreads(gpu, blocks_per_sm)
     machine["far_more"] = max(
         _measured(gpu, "l2_far_latency", 0) - _measured(gpu, "l2_near_latency", 0), 0)
     return machine
 
 
-def _pace_spreads(gpu: "Profile", blocks_per_sm: int) -> tuple[float, float]:
-    """Of blocks of a GPC, and of GPCs."""
+def pace_spreads(gpu: "Profile", blocks_per_sm: int) -> tuple[float, float]:
+    """By how much of the mean pace blocks of equal work are faster or slower, so many on an SM:
+    those of a GPC, and GPCs."""
     l2 = gpu.l2
     shared = (l2.pace_spread or 0.0, l2.gpc_pace_spread or 0.0)
     if blocks_per_sm > 1 or l2.pace_spread_alone is None:
