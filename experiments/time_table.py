@@ -11,7 +11,7 @@ the tile sweep (tile_sweep.py); the small shapes' own points are then left out.
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from statistics import mean, median
 
 import numpy as np
@@ -201,7 +201,7 @@ def rows(points: list[Timed], *, bounds: bool = True) -> list[dict]:
 
     Calibrating points have no calibrated prediction, nor has a build without one.
     """
-    list(side_by_side(lambda x, _: x.prediction, points))  # the L2 reader takes a thread each
+    _predict(points)
     factors = {x.build: (x.factor(), x.prediction) for x in points if x.calibrates}
     found = []
     for x in points:
@@ -223,6 +223,22 @@ def rows(points: list[Timed], *, bounds: bool = True) -> list[dict]:
             row |= {"calibrated_s": seconds, "calibrated_error": seconds * 1e3 / x.ms - 1}
         found.append(row)
     return found
+
+
+def _predict(points: list[Timed]) -> None:
+    """Their predictions, for which the L2 reader takes threads; what several runs timed, once."""
+    alike = defaultdict(list)
+    for x in points:
+        alike[x.point, x.blocks_per_sm, id(x.gpu)].append(x)
+    list(side_by_side(lambda runs, _: runs[0].prediction, alike.values()))
+    for first, *others in alike.values():
+        for x in others:
+            x._predicted.append(first.prediction)
+
+
+def judged(points: list[Timed]) -> list[Timed]:
+    """Those that the model was not developed on, and the runs that calibrate their predictions."""
+    return [x for x in points if x.part != PARTS[0] or x.calibrates]
 
 
 def summary(table: list[dict]) -> list[dict]:
@@ -317,9 +333,9 @@ def limiters() -> list[dict]:
 def _resident(point: Point, profile) -> list[int]:
     """Blocks per SM of each launch, from a record that has the build, else from its shared
     memory and estimated registers."""
-    for x in _recorded_residents():
-        if x[0] == (point.kernel, point.problem.head_dim, point.problem.dtype, point.tiles):
-            return x[1]
+    known = _recorded_residents().get(_build(point))
+    if known is not None:
+        return known
     from ..simulator.blocks import Candidate
 
     schedule = kernels.get(point.kernel).schedule
@@ -327,15 +343,18 @@ def _resident(point: Point, profile) -> list[int]:
     return [max(Candidate(program, profile).occupancy.blocks_per_sm, 1)] * len(program.phases)
 
 
-def _recorded_residents():
-    for record in tile_sweep.recorded():
-        for data in record["points"]:
-            point = Point.of(data)
-            yield ((point.kernel, point.problem.head_dim, point.problem.dtype, point.tiles),
-                   [max(x["blocks_per_sm"], 1) for x in data["attributes"].values()])
-    for record in records.load_all():
-        for data in record.points:
-            point = Point.of(data)
-            if point.blocks_per_sm is None:
-                yield ((point.kernel, point.problem.head_dim, point.problem.dtype, point.tiles),
-                       [max(x["blocks_per_sm"], 1) for x in data["attributes"].values()])
+def _build(point: Point) -> tuple:
+    return point.kernel, point.problem.head_dim, point.problem.dtype, point.tiles
+
+
+@cache
+def _recorded_residents() -> dict[tuple, list[int]]:
+    """Of each build, as the first record of it says."""
+    found: dict[tuple, list[int]] = {}
+    of_sweeps = (data for record in tile_sweep.recorded() for data in record["points"])
+    of_verify = (data for record in records.load_all() for data in record.points
+                 if data.get("blocks_per_sm") is None)
+    for data in (*of_sweeps, *of_verify):
+        residents = [max(x["blocks_per_sm"], 1) for x in data["attributes"].values()]
+        found.setdefault(_build(Point.of(data)), residents)
+    return found
