@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from ..simulator.errors import InputError
 from ..simulator.problem import Attention
@@ -23,6 +23,19 @@ def of_problem(problem: Attention) -> dict:
     unusual = {name: getattr(problem, name) for name, usual in UNUSUAL.items()
                if getattr(problem, name) != usual}
     return {name: getattr(problem, name) for name in SHAPE} | unusual
+
+
+def of_tiles(tiles: Tiles) -> dict:
+    """Tiles as JSON has them, without options that are as usual."""
+    unusual = {name: getattr(tiles, name) for name, usual in TILE_OPTIONS.items()
+               if getattr(tiles, name) != usual}
+    return {name: getattr(tiles, name) for name in TILES} | unusual
+
+
+@lru_cache(16)  # neighbours in a list of points share them
+def _sorted_json(part: Attention | Tiles) -> str:
+    document = of_tiles(part) if isinstance(part, Tiles) else of_problem(part)
+    return json.dumps(document, sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -44,13 +57,17 @@ class Point:
         return {
             "kernel": self.kernel,
             "problem": of_problem(self.problem),
-            "tiles": {name: getattr(self.tiles, name) for name in TILES} | {
-                name: value for name, usual in TILE_OPTIONS.items()
-                if (value := getattr(self.tiles, name)) != usual
-            },
+            "tiles": of_tiles(self.tiles),
             "order": self.order,
             "blocks_per_sm": self.blocks_per_sm,
         }
+
+    @property
+    def text(self) -> str:
+        """The document as JSON with sorted keys: what points are drawn and held out by hash of."""
+        return (f'{{"blocks_per_sm": {json.dumps(self.blocks_per_sm)}, "kernel": "{self.kernel}", '
+                f'"order": "{self.order}", "problem": {_sorted_json(self.problem)}, '
+                f'"tiles": {_sorted_json(self.tiles)}}}')
 
     @classmethod
     def of(cls, document: dict) -> "Point":
@@ -68,8 +85,7 @@ class Point:
     @property
     def held_out(self) -> bool:
         """Whether the L2 model may not be developed on this point: two thirds, by hash."""
-        text = json.dumps(self.document, sort_keys=True)
-        return hashlib.sha256(text.encode()).digest()[0] % 3 != 0
+        return hashlib.sha256(self.text.encode()).digest()[0] % 3 != 0
 
     @property
     def fresh(self) -> bool:

@@ -6,12 +6,10 @@ each model that was made after that has a drawing of its own.
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from functools import cache
 from heapq import nsmallest
 from itertools import islice, product
-from operator import itemgetter
 
 from ..simulator.errors import InputError
 from ..simulator.problem import Attention
@@ -72,18 +70,15 @@ def _drawings() -> tuple[tuple[Point, ...], ...]:
 
 def _least(kernel: str, known: set[Point]) -> list[list[Point]]:
     """By salt, the candidates that are not known by their hashes: the first, enough for all
-    drawings. Each is made and written once."""
+    drawings."""
+    written = {point.text.encode(): point for point in _candidates(kernel) if point not in known}
     enough = COUNTS[kernel] * len(SALTS)
-    hashed: list[list] = [[] for _ in SALTS]
-    for point in _candidates(kernel):
-        if point in known:
-            continue
-        text = json.dumps(point.document, sort_keys=True).encode()
-        for salt, mine in zip(SALTS, hashed, strict=True):
-            mine.append((hashlib.sha256(salt + text).digest(), point))
-            if len(mine) > 8 * enough:
-                mine[:] = nsmallest(enough, mine, key=itemgetter(0))
-    return [[point for _, point in sorted(mine, key=itemgetter(0))] for mine in hashed]
+
+    def least(salt: bytes) -> list[Point]:
+        hashed = ((hashlib.sha256(salt + text).digest(), text) for text in written)
+        return [written[text] for _, text in nsmallest(enough, hashed)]
+
+    return [least(salt) for salt in SALTS]
 
 
 def _candidates(kernel: str) -> Iterator[Point]:

@@ -12,7 +12,6 @@ salt; points of earlier lists are left out of it.
 
 import argparse
 import hashlib
-import json
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -69,7 +68,7 @@ def _lists() -> tuple[tuple[Point, ...], ...]:
     """One a salt, of points that are in no earlier one."""
     found: list[list[Point]] = [[] for _ in SALTS]
     for kernel, count in COUNTS.items():
-        left = {json.dumps(point.document, sort_keys=True): point for point in _candidates(kernel)}
+        left = {point.text: point for point in _candidates(kernel)}
         for drawn, salt in zip(found, SALTS, strict=True):
             texts = nsmallest(count, left, key=lambda text: _hash(salt + text))
             drawn += [left.pop(text) for text in texts]

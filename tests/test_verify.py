@@ -109,6 +109,7 @@ def test_the_grid_is_large_enough_and_every_kernel_accepts_its_points():
 def test_a_point_survives_json():
     for point in grid.points():
         assert grid.Point.of(json.loads(json.dumps(point.document))) == point
+        assert point.text == json.dumps(point.document, sort_keys=True)
 
 
 # ---- Measuring ----
