@@ -62,6 +62,15 @@ class Outline(HTMLParser):
         assert self.open.pop() == tag
 
 
+
+def test_while_one_process_compiles_the_l2_reader_the_other_does_without_it():
+    names = figures.names()
+    turns = report._turns(names)
+    reads = [getattr(figures.get(name), "RUNS_L2_READER", False) for name in turns]
+    assert sorted(turns) == sorted(names) and reads[0] and sum(reads) > 1
+    assert reads[1:] == sorted(reads[1:]) and not reads[1]
+
+
 @pytest.mark.parametrize("power", [1.0, 1.94, 2.0, 3.0])
 def test_the_fitted_exponent_of_a_power_law_is_its_power(power):
     lengths = [2**k for k in range(9, 16)]

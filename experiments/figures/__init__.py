@@ -11,7 +11,8 @@ The report also asks, where the module has them,
 - ``describe(table) -> str``: what the figure shows, with numbers, for those who cannot see it;
 - ``notes(table) -> list of str``: settings and caveats for the caption;
 - ``tables(table) -> list of Table``: what the report prints beside it;
-- ``answer(table) -> list of str``: lines for the top of the page, that answer its question.
+- ``answer(table) -> list of str``: lines for the top of the page, that answer its question;
+- ``RUNS_L2_READER``: true where ``run`` does, which takes long and compiles first.
 
 For an empty table (nothing recorded) only ``answer`` is called, and the report says
 ``MISSING``, when the module has it.

@@ -21,6 +21,7 @@ from ._points import (
 )
 
 ORDER = 10
+RUNS_L2_READER = True
 LINE_LIMIT = 120_000_000  # L2 lines that a DRAM prediction may move: up to 20 s
 PANELS = (  # column, title, unit, whether it is counted (filled bars)
     ("sm_bytes", "SM boundary (counted)", "B", True),

@@ -17,6 +17,7 @@ from . import Table
 from ._points import dram_total, fitting_tiles, point, shape_columns, shape_words, total
 
 ORDER = 20
+RUNS_L2_READER = True
 LENGTHS = tuple(512 * 2**step for step in range(7))
 LINE_LIMIT = 100_000_000  # L2 lines that a DRAM point may move: some seconds
 SM, DRAM, LEAST = "sm", "dram", "compulsory"

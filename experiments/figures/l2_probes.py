@@ -11,6 +11,7 @@ from .. import style
 from . import Table
 
 ORDER = 55
+RUNS_L2_READER = True
 MIB = 1 << 20
 READ, WRITE = "dram_read", "dram_write"
 COLOURS = (style.BLACK, style.PURPLE, style.SKY)  # no schedule's

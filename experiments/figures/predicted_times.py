@@ -10,6 +10,7 @@ from ..output import seconds
 from . import Table
 
 ORDER = 55
+RUNS_L2_READER = True
 MISSING = "No times are recorded."
 MODES = (("predicted_s", "zero-shot"), ("calibrated_s", "calibrated"))
 

@@ -13,6 +13,7 @@ from . import Table
 from ._points import dram_total, fitting_tiles, point, shape_columns, shape_words
 
 ORDER = 42
+RUNS_L2_READER = True
 SCHEDULES = ("standard", "flash1", "flash2")
 BACKWARD = tuple(f"{name}_backward" for name in SCHEDULES)
 LINE_LIMIT = 120_000_000  # L2 lines that a DRAM prediction may move, as in the comparison

@@ -13,6 +13,7 @@ from ..output import si
 from . import Table
 
 ORDER = 50
+RUNS_L2_READER = True
 BAND = 0.01
 SM, DRAM = "sm_read", "dram_read"
 TITLES = {SM: "SM reads", DRAM: "DRAM reads"}
