@@ -36,12 +36,13 @@ MANY_ROUNDS = 32  # of a grid over all SMs, of which the last one is little
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """One launch: seconds, those of its SMs' work alone (``seconds`` where DRAM is not slower), and
+    """One launch: seconds (the longer of those of its SMs' work and of its DRAM traffic alone), and
     the seconds that each unit works for it when all SMs share alike."""
 
     name: str
     seconds: float
     work_s: float
+    dram_s: float
     unit_seconds: dict[str, float]
     blocks: int
     blocks_per_sm: int
@@ -138,14 +139,14 @@ class Phase:
 
     def time(self, resident: int, order: Order, dram_bytes: float | None) -> PhaseTime:
         """Seconds with ``resident`` thread blocks on an SM."""
-        demands, delays = self._costs()
         if self.from_dram is None:
             self.from_dram = dram_rule.of_launch(self, resident, order)
-        from_dram = self.from_dram
+        demands, delays, from_dram = *self._costs(), self.from_dram
         self.dram_rate = self.rates.dram_bytes(dram_rule.written_share(self, from_dram))
         if dram_bytes is None:
             dram_bytes = sum(from_dram.values())
         totals = self.counts @ demands + self._spills()
+        totals[:, BOUNDARY] += self._added_beyond(from_dram)
         totals[:, DRAM] = dram_bytes / self.blocks / self.dram_rate * self.active
         waited = (self._waited(demands, totals) + self._spills()) / self.groups
         seen = waited - block_alone.hidden(self, demands) / self.groups
@@ -161,10 +162,11 @@ class Phase:
             together = self.blocks * beside[-1] / resident / work
             self.at_work = min(max(together, 1.0), float(self.active))
         started = self._started(resident, work)
-        total = max(started, self.rates.dram_latency + dram_bytes / self.dram_rate)
+        dram = self.rates.dram_latency + dram_bytes / self.dram_rate
+        taken = (cycles / self.rates.clock_hz for cycles in (max(started, dram), started, dram))
         busy = totals.mean(axis=0) * self.blocks / self.active / self.rates.clock_hz
         return PhaseTime(
-            self.phase.name, total / self.rates.clock_hz, started / self.rates.clock_hz,
+            self.phase.name, *taken,
             dict(zip(UNITS, busy.tolist(), strict=True)), self.blocks, resident,
             self.blocks / (self.gpu.sm_count * resident))
 
@@ -206,7 +208,8 @@ class Phase:
         issued = issue(order, self.program.problem, heads, len(weights))
         return once + makespan(weights, heads, issued, sms, beside, begin + end, load,
                                self.how.younger_pace(len(beside)), first,
-                               pace_spreads(self.gpu, len(beside))[0], self._parts(len(beside)))
+                               pace_spreads(self.gpu, len(beside))[0], self._parts(len(beside)),
+                               together=self.how.prefetch != "none")
 
     def _parts(self, resident: int) -> int:
         """Of an SM's subpartitions, that blocks of fewer warps have for themselves: 1 are all."""
@@ -296,6 +299,20 @@ class Phase:
         cycles[SMEM] = size / WAVEFRONT_BYTES / rate.wavefronts
         cycles[BOUNDARY] = size / how.multicast / rate.boundary_bytes(
             self.sharing, row["kind"], self._together(row))
+        return cycles
+
+    def _added_beyond(self, from_dram: dict[int, float]) -> np.ndarray:
+        """[block] cycles that adds are slower where the L2 must fetch first what they add to: an
+        SM's share of the GPU's rate. No warp waits for them, but there is no more of it."""
+        cycles, rate = np.zeros(len(self.counts)), self.rates
+        beyond = self.gpu.measured.get("hbm_add")
+        for address in np.flatnonzero(self.tape["kind"] == Kind.REDUCE) if beyond else ():
+            row = self.tape[address]
+            tensor, size = int(row["tensor"]), self.bytes_of(row)
+            missed = min(from_dram[tensor] / 2 / self.moved[tensor], 1)  # fetched and written
+            slower = (self.sharing * rate.clock_hz / beyond.value
+                      - 1 / rate.boundary_bytes(self.sharing, Kind.REDUCE))
+            cycles += self.counts[:, address] * missed * size * max(slower, 0)
         return cycles
 
     def _together(self, row: Record) -> bool:

@@ -45,9 +45,9 @@ class Prediction:
         """The same, scaled by a factor measured on a run that is predicted as ``known``: all times
         but that of launching where that run waited for DRAM, else the SMs' work only."""
         def scaled(phase: PhaseTime) -> PhaseTime:
-            work, dram = phase.work_s * factor, phase.seconds * (phase.work_s < phase.seconds)
-            return replace(phase, work_s=work, seconds=phase.seconds * factor
-                           if known.waits_for_dram else max(work, dram))
+            work = phase.work_s * factor
+            dram = phase.dram_s * (factor if known.waits_for_dram else 1)
+            return replace(phase, work_s=work, dram_s=dram, seconds=max(work, dram))
 
         phases = tuple(map(scaled, self.phases))
         more = sum(phase.seconds for phase in phases) - sum(x.seconds for x in self.phases)

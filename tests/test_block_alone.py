@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hbmeter import kernels
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import schedules
 from hbmeter.simulator.execution import mma_sync, wgmma
@@ -62,3 +63,24 @@ def test_a_run_that_did_not_wait_for_dram_says_nothing_of_dram():
     assert waits.calibrated(0.8, waits).seconds < waits.seconds
     assert known.calibrated(0.8, known).seconds < known.seconds
     assert waits.calibrated(3.0, known).seconds > waits.seconds  # then the SMs take longer
+    phase, = known.calibrated(1e-3, known).phases  # DRAM is as fast, however fast the SMs are
+    assert phase.seconds == known.phases[0].dram_s < known.phases[0].seconds
+
+
+def test_what_is_added_to_beyond_the_l2_is_fetched_first():
+    """A backward pass whose dQ does not fit is bound by adds; of one that fits they cost little."""
+    gpu, kernel = load("h200"), kernels.get("flash2_backward")
+    without = gpu.model_copy(update={"measured": {
+        name: found for name, found in gpu.measured.items() if name != "hbm_add"}})
+    problem, tiles = Attention(1, 264, 1024, 64, direction="backward"), Tiles(64, 64, 2)
+    program, how = (schedules.build("flash2_backward", problem, tiles),
+                    kernel.executions(problem, tiles))
+
+    def main_launch(gpu, order):
+        return predict(program, gpu, how, blocks_per_sm=(8, 2, 8), order=order,
+                       count_dram=True).phases[1].seconds
+
+    added = 264 * 1024 * 64 * 4 * 16  # by each of 16 column blocks
+    assert main_launch(gpu, "head") > 0.9 * added / gpu.measured["hbm_add"].value
+    assert main_launch(gpu, "head") > 1.2 * main_launch(without, "head")
+    assert main_launch(gpu, "row") < 1.02 * main_launch(without, "row")

@@ -220,6 +220,7 @@ def test_levels_of_memory_are_in_order(facts):
         "hbm_latency")]
     assert latencies == sorted(latencies)
     assert facts["hbm_copy_kernel"].value < facts["hbm_read"].value < facts["l2_read_private"].value
+    assert facts["hbm_add"].value < min(facts["l2_add"].value, facts["hbm_copy_kernel"].value) / 2
     assert facts["l2_read_private"].curve[-1][1] == pytest.approx(facts["hbm_read"].value, rel=0.1)
 
 

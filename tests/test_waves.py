@@ -13,8 +13,9 @@ ROW, HEAD, LONGEST = (np.array([number]) for number in
                       (grid_order.ROW, grid_order.HEAD, grid_order.LONGEST))
 
 
-def naive_makespan(weights, sms, residence, begin=0.0, load=0.0, pace=1.0):
-    """Older ones faster, in small steps of time; a block begins when its load is there."""
+def naive_makespan(weights, sms, residence, begin=0.0, load=0.0, pace=1.0, together=False):
+    """Older ones faster, in small steps of time; a block begins when its load is there, the first
+    ones when all of theirs are if they load ``together``."""
     waiting, on_sm, port = list(weights), [[] for _ in range(sms)], [0.0] * sms
     now, step = 0.0, residence[0] / 4000
 
@@ -26,6 +27,9 @@ def naive_makespan(weights, sms, residence, begin=0.0, load=0.0, pace=1.0):
         for sm in range(sms):
             if waiting:
                 admit(sm)
+    for blocks in on_sm if together else ():
+        for block in blocks:
+            block[0] = blocks[-1][0]
     while any(on_sm):
         now += step
         for sm, blocks in enumerate(on_sm):
@@ -41,11 +45,28 @@ def naive_makespan(weights, sms, residence, begin=0.0, load=0.0, pace=1.0):
 
 @pytest.mark.parametrize(("begin", "load", "pace"), [(0, 0, 1), (3, 0, 0.5), (2, 1.5, 0.8)])
 @pytest.mark.parametrize(("blocks", "sms"), [(1, 4), (7, 3), (13, 2), (30, 4)])
-def test_dispatch_is_what_small_steps_of_time_give(blocks, sms, begin, load, pace):
+@pytest.mark.parametrize("together", [False, True])
+def test_dispatch_is_what_small_steps_of_time_give(blocks, sms, begin, load, pace, together):
     beside = np.array([10.0, 14.0, 19.0])
     weights = np.random.default_rng(blocks).uniform(0.5, 1.5, blocks)
-    found = makespan(weights, 1, ROW, sms, beside, begin, load, pace)
-    assert found == pytest.approx(naive_makespan(weights, sms, beside, begin, load, pace), rel=0.02)
+    found = makespan(weights, 1, ROW, sms, beside, begin, load, pace, together=together)
+    naive = naive_makespan(weights, sms, beside, begin, load, pace, together)
+    assert found == pytest.approx(naive, rel=0.02)
+
+
+def test_blocks_of_an_sm_that_start_at_once_have_their_first_tiles_at_once():
+    """recorded/launches: the ends of nine builds' first blocks, of lengths from 512 to 4,096. What
+    the last is behind the first grows with the length, from nothing: one load after the other
+    would have taken a microsecond or two."""
+    points = json.loads((records.FOLDER / "launches" / "h200-ends.json").read_text())["points"]
+    behind = {}
+    for point in points:
+        ends = np.median(point["ends_ns"], axis=0)
+        build = (point["kernel"], point["problem"]["head_dim"], *point["tiles"].values())
+        behind.setdefault(build, []).append((ends[0], ends[-1] - ends[0]))
+    for build, pairs in behind.items():
+        _, at_once = np.polyfit(*np.transpose(pairs), 1)
+        assert len(pairs) >= 3 and at_once < 200, build
 
 
 def test_of_equal_blocks_all_sms_do_as_the_fullest():

@@ -57,6 +57,13 @@ def _device_memory(bench: Bench, function) -> None:
                 ("hbm_copy", 2, (source, target, *path, np.int32(count)))):
             samples = bench.time(function(series.removeprefix("hbm_")), grid, threads, arguments)
             bench.add(series, factor * done, "bytes", samples, **at)
+    bench.step("device memory, adds")
+    grid, floats = 2 * bench.sms, size // 4
+    count = floats // (grid * THREADS) // UNROLL * UNROLL
+    samples = bench.time(function("add_floats"), grid, THREADS, (
+        target, *_path(floats, 0, THREADS, grid * THREADS), np.int32(count)))
+    bench.add("hbm_add", grid * THREADS * count * 4, "bytes", samples, sms=bench.sms, grid=grid,
+              threads=THREADS)
     for sms in _few(bench):
         bench.step(f"device memory, {sms} SMs")
         count = min(L2_COUNT, size // (sms * THREADS * VECTOR_BYTES)) // UNROLL * UNROLL
@@ -154,6 +161,8 @@ def _hbm_facts(points):
              "best of four grids"),
             ("hbm_copy_kernel", "hbm_copy", kernels, "copy kernel over large buffers, reads and "
              "writes counted, the best of four grids"),
+            ("hbm_add", "hbm_add", kernels, "adds to floats of a large buffer, a "
+             "red.global.add.f32 a thread; bytes added"),
             ("hbm_copy", "hbm_copy", select(points, "hbm_copy", way="driver"),
              "the driver's device-to-device copy of a large buffer, reads and writes counted")):
         found = best(select(among, series))

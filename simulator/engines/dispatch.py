@@ -57,14 +57,16 @@ def places(blocks: int, sms: int, most: int, first: int = 0) -> np.ndarray:
 
 def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
              residence: np.ndarray, begin: float = 0.0, load: float = 0.0, pace: Pace = 1.0,
-             first: int = 0, spread: float = 0.0, parts: int = 1) -> float:
+             first: int = 0, spread: float = 0.0, parts: int = 1,
+             together: bool = False) -> float:
     """Cycles until the last thread block ends; ``order`` as in place_of, ``first`` as in places.
 
     ``weights`` is each block's work over the mean, for one head; ``residence[m − 1]`` the cycles
     of a block of mean work while m share its SM alike. The first blocks go where ``places`` says;
     a block that ends makes room for the next in grid order. A block works from
     ``begin`` + ``load`` cycles after there is room for it on and leaves the units to others until
-    then; what an SM's blocks load comes in one after the other. Of m that work each goes on at
+    then; what an SM's blocks load comes in one after the other, of those that start at once all
+    ``together`` where it says so. Of m that work each goes on at
     its ``pace`` (by_age); together they do m / residence[m − 1]. No two take quite as long: each
     takes up to ``spread`` of its work more or less, by chance. Who ends first gets the next block,
     so chance decides who shares an SM in the end: the mean of a few draws. Blocks that have one of
@@ -79,7 +81,7 @@ def makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
     draws = min(max(DRAWN // blocks, 1), DRAWS) if spread else 1
     own = 1 + spread * np.random.default_rng(0).uniform(-1, 1, (draws, blocks))
     return float(np.mean([_makespan(weights, heads, order, sm_count, residence, float(begin),
-                                    float(load), ages, at_once, one) for one in own]))
+                                    float(load), ages, at_once, one, together) for one in own]))
 
 
 def _parts_of(at_once: np.ndarray, sms: int, parts: int) -> np.ndarray:
@@ -105,7 +107,7 @@ def by_age(pace: Pace, blocks: int) -> np.ndarray:
 @njit
 def _makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
               residence: np.ndarray, begin: Any, load: Any, ages: np.ndarray,
-              at_once: np.ndarray, own: np.ndarray) -> float:
+              at_once: np.ndarray, own: np.ndarray, together: bool) -> float:
     per_head, most = len(weights), len(residence)
     total, speeds = per_head * heads, _speeds(residence, ages)
     left = np.zeros((sm_count, most))  # work of each resident in mean blocks, the oldest first
@@ -117,7 +119,7 @@ def _makespan(weights: np.ndarray, heads: int, order: np.ndarray, sm_count: int,
         block = place_of(issued, heads, per_head, order)[1]
         left[sm, residents[sm]] = weights[block] * own[issued]
         arrived[sm] = max(begin, arrived[sm]) + load
-        ready[sm, residents[sm]] = arrived[sm]
+        ready[sm, 0 if together else residents[sm]:residents[sm] + 1] = arrived[sm]
         residents[sm] += 1
     issued = len(at_once)
     times, queue = np.full(sm_count, np.inf), np.arange(sm_count)
