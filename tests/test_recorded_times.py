@@ -74,9 +74,9 @@ def calibrated_errors(rows, part):
     return found
 
 
-@pytest.mark.xfail(strict=True, reason="5 of 634, up to 14%: flash2_mma of width 256 on 32,768 keys "
-                   "and 48 heads of 24,576 under sustained load, which lowers the clock, and 512 "
-                   "rows of flash2_backward of width 256")
+@pytest.mark.xfail(strict=True, reason="5 of 634, up to 14%: flash2_mma of width 256 on 32,768 "
+                   "keys and 48 heads of 24,576 under sustained load, which lowers the clock, and "
+                   "512 rows of flash2_backward of width 256")
 def test_no_calibrated_prediction_is_far_off(rows):
     assert max(calibrated_errors(rows, "held out")) <= 0.12
 
@@ -86,8 +86,8 @@ def test_few_calibrated_predictions_are_far_off(rows):
     assert sum(error > 0.12 for error in errors) <= 0.01 * len(errors) and errors[-2] <= 0.15
 
 
-@pytest.mark.xfail(strict=True, reason="1 of 168, 38%: 96 heads of 8,192 side by side, predicted to "
-                   "keep step")
+@pytest.mark.xfail(strict=True, reason="1 of 168, 38%: 96 heads of 8,192 side by side, predicted "
+                   "to keep step")
 def test_no_calibrated_prediction_of_a_fresh_point_is_far_off(rows):
     assert max(calibrated_errors(rows, "fresh")) <= 0.12
 
