@@ -15,8 +15,8 @@ settings.register_profile("few", deadline=None, max_examples=10,
 settings.load_profile("untimed")
 
 # Files whose tests share what takes seconds to make.
-TOGETHER = {"test_calibrate", "test_claims", "test_houses", "test_numerics", "test_recorded_times",
-            "test_report", "test_report_browser", "test_verify"}
+TOGETHER = {"test_calibrate", "test_claims", "test_houses", "test_numerics", "test_probes",
+            "test_recorded_times", "test_report", "test_report_browser", "test_verify"}
 # Files that begin: one process compiles the engines with Numba and keeps what it predicts for all,
 # the others meanwhile compile kernels, which needs none of it.
 FIRST = ("test_recorded_times", "test_kernels_compile", "test_probes")
