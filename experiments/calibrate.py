@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 
 from ..kernels.probes.l2 import Scan
-from ..simulator.engines import l2, l2_scan
+from ..simulator.engines import l2_machine, l2_scan
 from ..simulator.errors import InputError
 from . import ncu, records
 from .files import read_json
@@ -288,7 +288,7 @@ def model_curves(gpu, record: Record) -> list[dict]:
     the same accesses, with the sides and limits of profile ``gpu`` and what is ``dirty_before``.
     ``error`` is relative to the measured; None where both are small (``JUDGED_SHARE``)."""
     ordered = [item for group in _curves(record).values() for item in group]
-    sides_, before = l2.sm_sides(gpu), round(dirty_before(record))
+    sides_, before = l2_machine.sm_sides(gpu), round(dirty_before(record))
     with ThreadPoolExecutor() as pool:
         modelled = list(pool.map(lambda item: _model(gpu, sides_, before, item[0]), ordered))
     at = knees(record)
@@ -306,7 +306,7 @@ def _model(gpu, sm_sides, before: int, scan: Scan) -> tuple[int, int]:
         written_bytes=scan.written_bytes, rereads=scan.rereads, read_bytes=scan.read_bytes,
         passes=scan.passes, shared=scan.shared, step_bytes=scan.step_bytes,
         dirty_before_bytes=before,
-        cycles=l2.chunk_cycles(gpu, scan.step_bytes, scan.blocks_per_sm))
+        cycles=l2_machine.chunk_cycles(gpu, scan.step_bytes, scan.blocks_per_sm))
     found = remembered(lambda: {"bytes": l2_scan.scan(gpu.l2, of_blocks, **options)},
                        l2=gpu.l2, sides=of_blocks.tolist(), scan=options)
     return tuple(found["bytes"])

@@ -14,8 +14,9 @@ from ..hwprofiles import ProfileError, load
 from ..simulator import schedules
 from ..simulator.engines import scratchpad
 from ..simulator.engines.heard import side_by_side
-from ..simulator.rates import l2_options
+from ..simulator.execution import generic
 from ..simulator.rounding import rounded_error
+from ..simulator.time_model import l2_options
 from . import grid_fresh, ncu
 from .commands.check import LIMITS
 from .grid import Point
@@ -119,7 +120,8 @@ def _predicted(point: Point, schedule: str, profile, blocks_per_sm: list[int], g
     left = profile.measured.get("profiler_dirty")
     options = {"blocks_per_sm": blocks_per_sm, "cold_phases": True,
                "order": kernels.get(point.kernel).issue_order(point.order),
-               "dirty_before_bytes": left.value if left else 0, **_running(point, profile)}
+               "dirty_before_bytes": left.value if left else 0,
+               **_running(point, program, profile, blocks_per_sm)}
     return found | remembered(
         lambda: _beyond_l2(program, profile, options, go_on),
         problem=point.problem, tiles=point.tiles, schedule=schedule,
@@ -138,15 +140,10 @@ def _beyond_l2(program, profile, options: dict, go_on) -> dict:
     }
 
 
-def _running(point: Point, profile) -> dict:
-    """What the L2 reader asks of a kernel: how it runs, or only its units' rate where it does not
-    say (None: the dtype's peak)."""
-    kernel = kernels.get(point.kernel)
-    how = kernel.executions(point.problem, point.tiles)
-    if how is not None:
-        return l2_options(profile, how, point.problem.dtype)
-    unit = kernel.matmul_dtype
-    return {"matmul_flops_per_s": unit and getattr(profile.flops, unit)}
+def _running(point: Point, program, profile, blocks_per_sm) -> dict:
+    """What the L2 reader asks of a kernel: how it runs, or a usual one where it does not say."""
+    how = kernels.get(point.kernel).executions(point.problem, point.tiles)
+    return l2_options(program, profile, how or generic(program, profile), blocks_per_sm)
 
 
 def _measured(counters: list) -> dict:

@@ -21,6 +21,8 @@ def _whole(value: object) -> object:
 Whole = Annotated[int, BeforeValidator(_whole), Field(gt=0, le=MAX_WHOLE)]
 WholeOrZero = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MAX_WHOLE)]
 Positive = Annotated[float, Field(gt=0)]
+Tenths = Annotated[tuple[Annotated[float, Field(ge=0)], ...],
+                   Field(strict=False, min_length=11, max_length=11)]  # at 0, 10, … 100%
 Flops = Annotated[float, Field(ge=1e9)]
 Text = Annotated[str, Field(min_length=1, max_length=300)]
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
@@ -75,6 +77,17 @@ class L2Cache(Section):
     gpc_pace_spread: Positive | None = _optional("and all blocks of a GPC together")
     pace_spread_alone: Positive | None = _optional("the same of blocks that have an SM each")
     gpc_pace_spread_alone: Positive | None = _optional("and of a GPC of these")
+    gpc_clock_spread_mma_sync: Tenths | None = _optional(
+        "by how much of the mean the GPCs' own clocks are faster or slower while tensor cores work "
+        "by mma.sync, at eleven shares of DRAM's rate")
+    gpc_clock_spread_wgmma: Tenths | None = _optional("and by wgmma")
+    tile_cycles: Positive | None = _optional("until a thread block has a small tile that it loads "
+                                             "from L2")
+    tile_bytes_per_clock: Positive | None = _optional("what a larger tile takes longer")
+    dram_late_cycles: Tenths | None = _optional("what tiles from DRAM take longer, at eleven "
+                                                "shares of them from the fastest to the slowest")
+    dram_ahead_cycles: Positive | None = _optional("by which a tile from DRAM that was loaded a "
+                                                   "trip ahead sets a thread block back")
 
     @field_validator("sector_bytes")
     @classmethod

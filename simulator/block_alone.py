@@ -25,14 +25,14 @@ def by_itself(phase: "Phase", seen: np.ndarray, delay: float, demands: np.ndarra
     What a warp interleaves are two streams of work that queue for its units; all else follows in
     turn.
     """
-    woven = _interleaved(phase, demands - _hidden(phase, demands))
+    woven = _interleaved(phase, demands - under_others(phase, demands))
     return float((seen - woven).sum()) + queueing.alone(woven, delay, 2)
 
 
 def hidden(phase: "Phase", demands: np.ndarray) -> np.ndarray:
     """[block, unit] cycles that a warp by itself does not see: it reads the operands of the next
     products from shared memory under these, or these run under the reads."""
-    cycles: np.ndarray = phase.counts @ _hidden(phase, demands)
+    cycles: np.ndarray = phase.counts @ under_others(phase, demands)
     return cycles
 
 
@@ -64,7 +64,7 @@ def exposed_loads(phase: "Phase", seen: np.ndarray, demands: np.ndarray,
     return waits
 
 
-def _hidden(phase: "Phase", demands: np.ndarray) -> np.ndarray:
+def under_others(phase: "Phase", demands: np.ndarray) -> np.ndarray:
     """[instruction, unit] cycles of one execution that run under its other unit."""
     shorter = np.zeros_like(demands)
     if phase.how.operands_ahead:

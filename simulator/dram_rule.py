@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from .engines import l2
 from .grid_order import ROW, Order, heads_in_flight, issue
+from .l2_running import running
 from .program import Role
-from .rates import l2_options
 from .tape import Kind
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def of_launch(phase: "Phase", resident: int, order: Order) -> dict[int, float]:
             and sum(phase.moved.values()) <= COUNTED_MAX):
         return from_dram(phase, resident, order)
     program, gpu = phase.program, phase.gpu
-    options = l2_options(gpu, (phase.how,), program.problem.dtype)
+    options = {"running": [running(phase, resident)]}
     found = phase.remember(
         lambda: _counted(phase, resident, order, options), gpu=(gpu.l2, gpu.measured),
         program=(program.schedule, program.problem, program.tiles, phase.phase.name),

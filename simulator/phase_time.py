@@ -16,7 +16,7 @@ import numpy as np
 from . import block_alone, dram_rule, queueing
 from .engines.dispatch import makespan
 from .engines.executions import executions
-from .engines.l2 import pace_spreads
+from .engines.l2_machine import pace_spreads
 from .execution import WAVEFRONT_BYTES, Execution
 from .grid_order import Order, issue
 from .ops import BY_CODE, Unit
@@ -141,22 +141,15 @@ class Phase:
         """Seconds with ``resident`` thread blocks on an SM."""
         if self.from_dram is None:
             self.from_dram = dram_rule.of_launch(self, resident, order)
-        demands, delays, from_dram = *self._costs(), self.from_dram
+        demands, delays, from_dram = *self.costs(), self.from_dram
         self.dram_rate = self.rates.dram_bytes(dram_rule.written_share(self, from_dram))
         if dram_bytes is None:
             dram_bytes = sum(from_dram.values())
-        totals = self.counts @ demands + self._spills()
+        totals = self.counts @ demands + self.spills()
         totals[:, BOUNDARY] += self._added_beyond(from_dram)
         totals[:, DRAM] = dram_bytes / self.blocks / self.dram_rate * self.active
-        waited = (self._waited(demands, totals) + self._spills()) / self.groups
-        seen = waited - block_alone.hidden(self, demands) / self.groups
-        delay = self.counts @ delays + self.how.block_chain * self.rates.chain_latency
-        delay += block_alone.exposed_loads(self, seen, demands, self._latencies(from_dram))
-        if self.how.ping_pong:
-            delay += self._out_of_step(waited, self.counts @ delays)
-        alone = block_alone.by_itself(self, seen.mean(axis=0), float(delay.mean()), demands)
-        beside = self._beside(resident, waited.mean(axis=0), totals.mean(axis=0), alone)
-        weights = seen.sum(axis=1) + delay
+        weights, beside = self.alone_and_beside(resident, (demands, delays), totals,
+                                                self._latencies(from_dram))
         work = self._makespan(weights / weights.mean(), order, beside, from_dram)
         if not _equal(weights):  # equal ones keep SMs in step
             together = self.blocks * beside[-1] / resident / work
@@ -169,6 +162,24 @@ class Phase:
             self.phase.name, *taken,
             dict(zip(UNITS, busy.tolist(), strict=True)), self.blocks, resident,
             self.blocks / (self.gpu.sm_count * resident))
+
+    def alone_and_beside(
+            self, resident: int, costs: tuple[np.ndarray, np.ndarray], totals: np.ndarray,
+            latencies: dict[int, float] | None) -> tuple[np.ndarray, np.ndarray]:
+        """[block] cycles of each by itself, and [m − 1] of the mean one while m share its SM, of
+        ``costs`` and what blocks keep units busy in all (``totals`` [block, unit]); loads wait for
+        each tensor's ``latencies``, or (None) not at all."""
+        demands, delays = costs
+        waited = (self._waited(demands, totals) + self.spills()) / self.groups
+        seen = waited - block_alone.hidden(self, demands) / self.groups
+        delay = self.counts @ delays + self.how.block_chain * self.rates.chain_latency
+        if latencies is not None:
+            delay += block_alone.exposed_loads(self, seen, demands, latencies)
+        if self.how.ping_pong:
+            delay += self._out_of_step(waited, self.counts @ delays)
+        alone = block_alone.by_itself(self, seen.mean(axis=0), float(delay.mean()), demands)
+        beside = self._beside(resident, waited.mean(axis=0), totals.mean(axis=0), alone)
+        return seen.sum(axis=1) + delay, beside
 
     def _beside(self, resident: int, waited: np.ndarray, totals: np.ndarray,
                 alone: float) -> np.ndarray:
@@ -257,7 +268,7 @@ class Phase:
         cycles: np.ndarray = (apart + first) / self.trips()
         return cycles
 
-    def _costs(self) -> tuple[np.ndarray, np.ndarray]:
+    def costs(self) -> tuple[np.ndarray, np.ndarray]:
         """Of one execution of each instruction by a thread block: cycles on each unit with an SM
         to itself, and cycles that its warps wait."""
         demands = np.zeros((len(self.tape), len(UNITS)))
@@ -329,7 +340,7 @@ class Phase:
             found[index] = found.get(index, 0) + size
         return found
 
-    def _spills(self) -> np.ndarray:
+    def spills(self) -> np.ndarray:
         """[block, unit] cycles of registers that the compiler spilled, once a trip: words to and
         from L1, which is the memory that shared memory is."""
         size = self.how.spill_bytes * self.how.threads
@@ -353,10 +364,11 @@ class Phase:
         rows = tile.rows * (self.own_rows if row["row_var"] == 0 else 1.0)
         return rows * columns * tensor.element_bytes
 
-    def _waited(self, demands: np.ndarray, totals: np.ndarray) -> np.ndarray:
-        """[block, unit] cycles at which warps wait for a unit: loads ahead of their use are not
-        waited for; of slow instructions only what the issue does not show; the FMA units' products
-        are their issue; wgmma reads its operands itself, while it multiplies."""
+    def seen(self, demands: np.ndarray) -> np.ndarray:
+        """[instruction, unit] cycles of one execution at which warps wait for a unit: loads ahead
+        of their use are not waited for; of slow instructions only what the issue does not show;
+        the FMA units' products are their issue; wgmma reads its operands itself, while it
+        multiplies."""
         seen, loads = demands.copy(), self.tape["kind"] == Kind.LOAD
         if self.how.prefetch != "none":
             seen[loads] = 0.0
@@ -366,10 +378,14 @@ class Phase:
             products = demands[:, MATMUL] > 0
             seen[products, MATMUL] = demands[products][:, [MATMUL, SMEM]].max(axis=1)
             seen[products, SMEM] = 0.0
-        waited: np.ndarray = self.counts @ seen
-        waited[:, ALU] /= 2
         if self.how.multiplier == "fma":
-            waited[:, MATMUL] = 0.0
+            seen[:, MATMUL] = 0.0
+        seen[:, ALU] /= 2
+        return seen
+
+    def _waited(self, demands: np.ndarray, totals: np.ndarray) -> np.ndarray:
+        """[block, unit] the same of whole blocks; serial loads wait for DRAM."""
+        waited: np.ndarray = self.counts @ self.seen(demands)
         waited[:, DRAM] = 0.0 if self.how.prefetch != "none" else totals[:, DRAM]
         return waited
 

@@ -14,9 +14,8 @@ from .execution import estimate_residents, generic
 from .grid_order import Order, OrderLike, of_program
 from .problem import Attention
 from .program import Program
-from .rates import l2_options
 from .tiles import Tiles
-from .time_model import covers, predict
+from .time_model import covers, l2_options, predict
 
 if TYPE_CHECKING:
     from ..hwprofiles.schema import Profile
@@ -132,7 +131,7 @@ def _beyond_l2(program: Program, gpu: "Profile", engine: str, seed: int, seeds: 
 
     options |= {"unit_bytes": gpu.l2.line_bytes if engine == "l2-line" else UNIT_BYTES,
                 "skip_repeats": engine == "l2",
-                **l2_options(gpu, generic(program, gpu), program.problem.dtype)}
+                **l2_options(program, gpu, generic(program, gpu), options["blocks_per_sm"])}
     if engine == "l2" and log is None:
         program, options["scale"] = at_scale(program, gpu, options["blocks_per_sm"],
                                              options["order"])

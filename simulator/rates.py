@@ -6,11 +6,11 @@ the datasheet, and to numbers of the same family where the datasheet is silent (
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .execution import WARP, WAVEFRONT_BYTES, Execution, multiplier_of
+from .execution import WARP, WAVEFRONT_BYTES
 from .tape import Kind
 from .units import BOUNDARY, EXP, ISSUE, MATMUL, SMEM, UNITS
 
@@ -125,16 +125,6 @@ def rates(gpu: "Profile", multiplier: str, dtype: str, busy: float = 1.0, load: 
         measured("blocks_started", BLOCKS_STARTED_PER_S) / clock,
         measured("launch_alone", LAUNCH_ALONE_S), measured("launch_gap", LAUNCH_GAP_S),
     )
-
-
-def l2_options(gpu: "Profile", kernel: tuple[Execution, ...], dtype: str) -> dict[str, Any]:
-    """What the L2 reader's ``simulate`` asks of a kernel, an Execution for each phase."""
-    found = rates(gpu, multiplier_of(kernel), dtype)
-    return {
-        "matmul_flops_per_s": found.matmul_flops * gpu.sm_count * found.clock_hz,
-        "prefetch": [execution.prefetch for execution in kernel],
-        "younger_paces": [execution.younger_paces for execution in kernel],
-    }
 
 
 def _matmul_flops_per_s(gpu: "Profile", multiplier: str, dtype: str,

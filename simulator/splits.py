@@ -25,7 +25,7 @@ import numpy as np
 
 from . import schedules
 from .blocks import Candidate, fitting_candidate
-from .engines.l2 import HBM_LATENCY_CYCLES, L2_LATENCY_CYCLES, SM_BYTES_PER_CLOCK
+from .engines.l2_machine import HBM_LATENCY_CYCLES, L2_LATENCY_CYCLES, SM_BYTES_PER_CLOCK
 from .errors import InputError
 from .ops import BY_CODE, Unit
 from .problem import Attention

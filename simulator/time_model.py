@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from . import schedules
 from .dram_rule import at_once
 from .execution import Execution, generic, multiplier_of
 from .grid_order import OrderLike, of_program
+from .l2_running import running
 from .phase_time import Phase, PhaseTime, Remember, phase_time
 from .program import Program
 from .rates import rates
@@ -79,6 +80,15 @@ def predict(program: Program, gpu: "Profile", kernel: tuple[Execution, ...] | No
     one = rates(gpu, multiplier, program.problem.dtype)
     return Prediction(sum(phase.seconds for phase in found) + len(found) * one.launch_gap_s, found,
                       one.launch_alone_s, multiplier)
+
+
+def l2_options(program: Program, gpu: "Profile", kernel: tuple[Execution, ...],
+               blocks_per_sm: int | Sequence[int]) -> dict[str, Any]:
+    """What the L2 reader's ``simulate`` is told of a kernel, an Execution for each phase, with one
+    number of thread blocks on an SM or one for each."""
+    residents = np.broadcast_to(blocks_per_sm, len(kernel))
+    return {"running": [running(Phase(program, number, gpu, how), int(m))
+                        for number, (how, m) in enumerate(zip(kernel, residents, strict=True))]}
 
 
 def covers(program: Program) -> bool:

@@ -6,6 +6,7 @@ import pytest
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import at_scale, schedules, traffic
 from hbmeter.simulator.engines import l2, scratchpad
+from hbmeter.simulator.engines.l2_moves import Running
 from hbmeter.simulator.grid_order import grids
 from hbmeter.simulator.problem import Attention
 from hbmeter.simulator.tiles import Tiles
@@ -24,7 +25,7 @@ def build(schedule="flash2", problem=LONG, tiles=TILES):
 
 def simulate(program, gpu=SMALL, **options):
     return l2.simulate(program, gpu, **{"blocks_per_sm": 1, "skip_repeats": False,
-                                        "prefetch": ["trip"], **options})
+                                        "running": [Running("trip")], **options})
 
 
 # ---- The same answer ----

@@ -32,7 +32,7 @@ def declared(point, number):
     program = schedules.build(kernel.schedule, point.problem, point.tiles)
     phase = Phase(program, number, load("h200"),
                   kernel.executions(point.problem, point.tiles)[number])
-    cycles = (phase.counts @ phase._costs()[0]).mean(axis=0) * phase.blocks
+    cycles = (phase.counts @ phase.costs()[0]).mean(axis=0) * phase.blocks
     return cycles[ISSUE] * phase.rates.instructions / 32, cycles[SMEM] * phase.rates.wavefronts
 
 
@@ -85,7 +85,7 @@ def test_all_warps_of_a_block_wait_for_a_tile_that_each_loads_a_part_of():
     seen = {}
     for meet in (False, True):
         phase = Phase(program, 2, load("h200"), replace(how, loads_meet=meet))
-        demands, _ = phase._costs()
+        demands, _ = phase.costs()
         totals = phase.counts @ demands
         seen[meet] = (phase._waited(demands, totals) / phase.groups)[0, BOUNDARY]
         loads = phase.tape["kind"] == Kind.LOAD

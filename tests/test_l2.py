@@ -10,6 +10,7 @@ from hbmeter.experiments import calibrate
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import schedules
 from hbmeter.simulator.engines import l2, l2_cache, scratchpad
+from hbmeter.simulator.engines.l2_moves import Running
 from hbmeter.simulator.errors import InputError
 from hbmeter.simulator.grid_order import ORDERS
 from hbmeter.simulator.problem import Attention
@@ -24,8 +25,9 @@ add_unit, read_unit, write_unit, home_of, set_of = (
 SCHEDULES = ("flash1", "flash2", "standard")
 TILES = Tiles(32, 64)
 SMALL = Attention(2, 4, 256, 64, kv_heads=2)
-# All SMs as fast.
-IN_STEP = {"pace_spread": None, "gpc_pace_spread": None, "pace_spread_alone": None}
+# All SMs as fast, all tiles as late.
+IN_STEP = dict.fromkeys(("pace_spread", "gpc_pace_spread", "pace_spread_alone", "tile_cycles",
+                         "tile_bytes_per_clock", "dram_late_cycles", "dram_ahead_cycles"))
 
 
 def gpu_with(l2_bytes=None, partitions=1, **l2_changes):
@@ -269,7 +271,7 @@ def causal_head_order(**options):
 
 
 def test_blocks_that_never_wait_for_a_load_do_not_fall_into_step():
-    apart, in_step = (causal_head_order(prefetch=[how]) for how in ("trip", "none"))
+    apart, in_step = (causal_head_order(running=[Running(how)]) for how in ("trip", "none"))
     assert apart > 2 * in_step
 
 
@@ -278,7 +280,8 @@ def test_the_second_block_of_an_sm_walks_k_and_v_apart_from_the_first():
     problem = Attention(1, 16, 8192, 128)
     alike, apart = (
         simulate("flash2", problem, gpu_with(12 << 20, 2, **IN_STEP), Tiles(128, 64, 2),
-                 order="head", blocks_per_sm=2, younger_paces=[(pace,)], skip_repeats=False)
+                 order="head", blocks_per_sm=2, running=[Running(younger_paces=(pace,))],
+                 skip_repeats=False)
         for pace in (1.0, 0.8))
     assert 1.5 < apart.dram_read_bytes / alike.dram_read_bytes < 2.2
 
@@ -287,7 +290,7 @@ def test_blocks_of_unequal_pace_part_and_heads_far_above_the_cache_are_read_more
     problem = Attention(1, 32, 8192, 128)
     in_step, apart = (simulate("flash2", problem, gpu_with(12 << 20, 2, **changes),
                                Tiles(128, 64, 2), order="head", blocks_per_sm=2,
-                               younger_paces=[(1.0,)], skip_repeats=False)
+                               running=[Running(younger_paces=(1.0,))], skip_repeats=False)
                       for changes in (IN_STEP, {}))
     assert apart.dram_read_bytes > 1.5 * in_step.dram_read_bytes
     assert apart.sectors_asked == in_step.sectors_asked
@@ -300,7 +303,7 @@ def test_seeds_matter_where_all_just_fits_and_nowhere_else():
         program = schedules.build("flash1", Attention(1, heads, seq, 64), Tiles(64, 64))
         least, most = l2.read_spread(program, H200, seeds=3, blocks_per_sm=1)
         spread[heads, seq] = most / least
-    assert spread[64, 1024] == 1 and spread[64, 2048] > 1.3 and spread[128, 2048] < 1.03
+    assert spread[64, 1024] == 1 and spread[64, 2048] > 1.2 and spread[128, 2048] < 1.03
 
 
 def test_what_was_dirty_before_leaves_and_counts_as_written_but_for_no_tensor():
@@ -314,7 +317,7 @@ def test_what_was_dirty_before_leaves_and_counts_as_written_but_for_no_tensor():
 
 def test_bad_input_is_refused():
     with pytest.raises(InputError, match="prefetch 'two' is not known; it is one of none"):
-        simulate("flash2", prefetch=["two"])
+        Running("two")
     with pytest.raises(InputError, match=r"order 'column' \(valid: .*head, .*, row\)"):
         simulate("flash2", order="column")
     with pytest.raises(InputError, match="smaller than one set"):

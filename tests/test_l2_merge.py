@@ -8,7 +8,7 @@ from compiled import from_python
 from hbmeter.experiments import records
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import schedules
-from hbmeter.simulator.engines import l2, l2_merge
+from hbmeter.simulator.engines import l2, l2_machine, l2_merge
 from hbmeter.simulator.engines.l2_blocks import SLOT
 from hbmeter.simulator.engines.l2_moves import MOVE
 from hbmeter.simulator.problem import Attention
@@ -30,7 +30,7 @@ def gpc_of(sm):
 
 def requests_of(walk):
     """Requests for a line of a walk whose lines are in L2 (or all new)."""
-    machine = l2._machine(H200, 1, l2.UNIT_BYTES, 1)
+    machine = l2_machine.machine_of(H200, 1, l2.UNIT_BYTES, 1)
     row, slots = np.zeros(1, MOVE), np.zeros(len(walk["sms"]), SLOT)
     requests, left = l2_merge.remembered_requests(8), 0
     asked, first = 4, True

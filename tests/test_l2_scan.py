@@ -9,7 +9,7 @@ from hbmeter.hwprofiles import load
 from hbmeter.kernels import compiler
 from hbmeter.kernels.errors import Unavailable
 from hbmeter.kernels.probes import l2 as probes
-from hbmeter.simulator.engines import l2, l2_cache, l2_scan
+from hbmeter.simulator.engines import l2_cache, l2_machine, l2_scan
 from hbmeter.simulator.problem import Attention
 from hbmeter.simulator.tiles import Tiles
 
@@ -67,9 +67,10 @@ def test_blocks_that_hit_go_round_their_slices_before_others_push_them_out():
     """44 MiB read five times by an H200's SMs: in step three in four reads miss, at their own pace
     fewer (1.77 to 1.93 times 44 MiB measured)."""
     size = 44 << 20
+    sides = l2_machine.sm_sides(H200)
     in_step, free = (
-        l2_scan.scan(H200.l2, l2.sm_sides(H200), read_bytes=size, passes=5, **options)[0] / size
-        for options in ({}, {"cycles": l2.chunk_cycles(H200, 4096, 1)}))
+        l2_scan.scan(H200.l2, sides, read_bytes=size, passes=5, **options)[0] / size
+        for options in ({}, {"cycles": l2_machine.chunk_cycles(H200, 4096, 1)}))
     assert in_step > 3 and 1.5 < free < 2.6
 
 

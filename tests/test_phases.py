@@ -11,7 +11,7 @@ from statistics import mean
 import pytest
 from hbmeter.experiments import records
 from hbmeter.hwprofiles import load
-from hbmeter.simulator.engines import l2, l2_scan
+from hbmeter.simulator.engines import l2_machine, l2_scan
 
 PATH = records.FOLDER / "phases" / "h200.json"
 SCANS = json.loads(PATH.read_text(encoding="utf-8"))["scans"]
@@ -37,7 +37,7 @@ def case(scan):
 def test_a_walk_reads_what_the_gpu_read(scan):
     given = {name: scan[name] for name in ("read_bytes", "passes", "spread", "read_beside",
                                            "written_beside")}
-    read, written = l2_scan.phases(H200.l2, l2.sm_sides(H200), **given)
+    read, written = l2_scan.phases(H200.l2, l2_machine.sm_sides(H200), **given)
     steps = scan["read_bytes"] // 16384 * scan["passes"] * H200.sm_count
     beside = steps * scan["read_beside"]
     assert read - beside == pytest.approx(mean(scan["dram_read_bytes"]) - beside, rel=0.07)

@@ -7,7 +7,7 @@ import pytest
 from hbmeter import kernels
 from hbmeter.experiments import residents
 from hbmeter.kernels import paces
-from hbmeter.simulator.engines import l2
+from hbmeter.simulator.engines import l2_moves
 from hbmeter.simulator.engines.dispatch import by_age
 from hbmeter.simulator.tiles import Tiles
 
@@ -55,7 +55,7 @@ def test_what_was_recorded_covers_every_build_that_paces_are_declared_for():
 def test_by_default_blocks_run_at_the_pace_of_wide_warps():
     found = [found.pace for found in RECORDED
              if found.point.kernel == "flash2_mma" and found.point.tiles == Tiles(128, 64, 2)]
-    assert l2.YOUNGER_PACES[0] == pytest.approx(np.mean(found), abs=0.03)
+    assert l2_moves.YOUNGER_PACES[0] == pytest.approx(np.mean(found), abs=0.03)
 
 
 def test_two_blocks_at_equal_pace_end_together_and_one_that_waits_ends_a_whole_block_later():

@@ -148,17 +148,26 @@ def test_clusters_that_share_an_sm_are_of_a_gpc(clusters, groups):
 
 # ---- Pace ----
 
-@pytest.mark.parametrize(("name", "of_starts", "of_pace", "of_gpcs"), [
-    ("h200-1", 0.005, 0.01, 0.015),  # where the profile has them from; its groups are half GPCs
-    ("h200-2", 0.02, 0.1, 0.5),  # of another unit, whole GPCs
-    ("h200", 0.02, 0.1, 0.8),
+def pace_facts(name):
+    return pace.facts(json.loads((records.FOLDER / "pace" / f"{name}.json").read_text())["waves"])
+
+
+@pytest.mark.parametrize(("name", "of_starts", "of_pace"), [
+    ("h200-1", 0.005, 0.01),  # where the profile has them from
+    ("h200-2", 0.02, 0.1), ("h200", 0.02, 0.1),  # of other units
 ])
-def test_the_profile_has_what_the_pace_records_say(name, of_starts, of_pace, of_gpcs):
-    waves = json.loads((records.FOLDER / "pace" / f"{name}.json").read_text())["waves"]
-    said, l2 = pace.facts(waves), load("h200").l2
+def test_the_profile_has_what_the_pace_records_say(name, of_starts, of_pace):
+    said, l2 = pace_facts(name), load("h200").l2
     assert l2.first_starts_cycles == pytest.approx(said["first_starts_cycles"], rel=of_starts)
     assert l2.pace_spread == pytest.approx(said["pace_spread"], rel=of_pace)
-    assert l2.gpc_pace_spread == pytest.approx(said["gpc_pace_spread"], rel=of_gpcs)
+
+
+def test_the_profile_has_the_mean_of_two_units_for_gpcs_and_the_last_for_tiles_from_dram():
+    """The first record's groups are half GPCs."""
+    units, l2 = [pace_facts(name) for name in ("h200-2", "h200")], load("h200").l2
+    assert l2.gpc_pace_spread == pytest.approx(
+        np.mean([unit["gpc_pace_spread"] for unit in units]), rel=0.02)
+    assert l2.dram_ahead_cycles == pytest.approx(units[1]["dram_ahead_cycles"], rel=0.02)
 
 
 def test_the_profile_has_the_paces_of_blocks_alone_that_a_record_says():

@@ -7,7 +7,7 @@ import pytest
 from hbmeter.experiments import measure, records, verify
 from hbmeter.experiments.records import Record
 from hbmeter.hwprofiles import load
-from hbmeter.simulator.engines import l2
+from hbmeter.simulator.engines import l2_machine
 from sides import SIDES, latency_of_sides
 
 H200 = load("h200")
@@ -48,7 +48,8 @@ def test_small_grids_reach_as_many_sms_of_a_side_as_on_the_gpu():
     """recorded/launches: some SMs first, then one of each GPC and another of each."""
     path = records.FOLDER / "launches" / "h200.json"
     for launch in json.loads(path.read_text(encoding="utf-8"))["launches"]:
-        sms = l2.sms_of_grid(H200, launch["blocks"])
+        sms = l2_machine.sms_of_grid(H200, launch["blocks"])
         assert len(set(sms)) == len(sms) == min(launch["blocks"], H200.sm_count)
-        share = l2.sm_sides(H200)[sms].mean()  # GPCs of 4 TPCs have fewer than the model gives them
+        # GPCs of 4 TPCs have fewer than the model gives them.
+        share = l2_machine.sm_sides(H200)[sms].mean()
         assert share == pytest.approx(launch["of_side_1"], abs=0.01 if len(sms) <= 32 else 0.05)

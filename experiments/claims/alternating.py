@@ -17,8 +17,8 @@ from ...simulator import schedules
 from ...simulator.at_scale import at_scale
 from ...simulator.engines import l2
 from ...simulator.problem import Attention
-from ...simulator.rates import l2_options
 from ...simulator.tiles import Tiles
+from ...simulator.time_model import l2_options
 from .. import ncu, style
 from ..output import si
 from ..remembered import remembered
@@ -63,11 +63,12 @@ def _predicted(seq: int, order: str, gpu) -> int:
     from ... import kernels
 
     problem, tiles = _problem(seq), replace(TILES, kv_order=order)
-    options = {"blocks_per_sm": BLOCKS_PER_SM, **l2_options(
-        gpu, kernels.get(KERNEL).executions(problem, tiles), problem.dtype)}
+    whole = schedules.build("flash2", problem, tiles)
+    kernel = kernels.get(KERNEL).executions(problem, tiles)
+    options = {"blocks_per_sm": BLOCKS_PER_SM, **l2_options(whole, gpu, kernel, BLOCKS_PER_SM)}
+
     def simulated() -> int:
-        program, scale = at_scale(schedules.build("flash2", problem, tiles), gpu, BLOCKS_PER_SM,
-                                  "row")
+        program, scale = at_scale(whole, gpu, BLOCKS_PER_SM, "row")
         return l2.simulate(program, gpu, scale=scale, **options).dram_read_bytes
 
     return remembered(simulated, claim="alternating", seq=seq, order=order,

@@ -72,12 +72,26 @@ def _of_age(wave: dict, age: int) -> tuple[float, float]:
     return float(within.std() / medians.mean()), float(medians.std() / medians.mean())
 
 
+def _late(waves: list[dict]) -> list[float]:
+    """Cycles a tile by which the oldest blocks are slower when all tiles come from DRAM, each
+    block its own, than when all blocks read the same, over the blocks that share an SM: with the
+    most work a tile, so that DRAM has room."""
+    cycles = {(wave["blocks_per_sm"], wave["streams"]):
+              float(np.median(np.array(wave["cycles"])[ages(wave) == 0])) / TILES
+              for wave in waves if wave["rounds"] == max(ROUNDS)}
+    return [(cycles[blocks, None] - cycles[blocks, 1]) / blocks for blocks in BLOCKS_PER_SM
+            if {(blocks, None), (blocks, 1)} <= {*cycles}]
+
+
 def facts(waves: list[dict]) -> dict[str, float]:
-    """What a profile's ``l2`` section has of it: first starts, and by how much of the mean pace
-    blocks of a GPC, and GPCs, are faster or slower, were they spread evenly (sqrt(3) standard
-    deviations): medians of waves and ages, of blocks that share an SM and of those that do not."""
+    """What a profile's ``l2`` section has of it: first starts; by how much of the mean pace blocks
+    of a GPC, and GPCs, are faster or slower, were they spread evenly (sqrt(3) standard deviations):
+    medians of waves and ages, of blocks that share an SM and of those that do not; and what tiles
+    from DRAM cost that were loaded a trip ahead."""
     starts = float(np.median([first_starts_cycles(wave) for wave in waves]))
     found = {"first_starts_cycles": starts}
+    if late := _late(waves):
+        found["dram_ahead_cycles"] = float(np.median(late))
     for alone, names in ((False, ("pace_spread", "gpc_pace_spread")),
                          (True, ("pace_spread_alone", "gpc_pace_spread_alone"))):
         spreads = [_of_age(wave, age) for wave in waves for age in range(wave["blocks_per_sm"])

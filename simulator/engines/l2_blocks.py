@@ -12,33 +12,23 @@ import numpy as np
 from ..jit import borrowing, inlined, njit
 from ..tape import Kind, Record
 from .dispatch import place_of
+from .l2_arrivals import PLACES, UNDER_WAY, arrival
 from .l2_cache import DIRTY, WAYS, add_unit, popcount, read_unit, write_unit
 from .l2_counts import FETCHED, FILLED, MERGED, READ, WRITTEN, WRITTEN_BACK
 from .l2_log import START, STOP, note_after, note_before, note_block
 from .l2_merge import begin_drift, merged
+from .l2_moves import ONE_PRODUCT
 from .l2_repeat import group_of, next_block
 from .soonest import first_times, set_time
 from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region
 
 _LOAD, _STORE, _REDUCE = int(Kind.LOAD), int(Kind.STORE), int(Kind.REDUCE)
 
-# What a phase runs on; latencies and rates in cycles, dram_free the time that DRAM is next idle,
-# leaving the sectors written back since it was last asked.
-MACHINE = np.dtype(
-    [(name, np.float64) for name in ("l2_latency", "hbm_latency", "sm_bytes_per_cycle",
-                                     "dram_bytes_per_cycle", "dram_free",
-                                     "far_more", "to_coalescer",  # of latencies (l2_merge.py)
-                                     "first_starts",  # cycles
-                                     "pace_spread", "gpc_pace_spread")]  # of the mean pace
-    + [(name, np.int64) for name in ("unit_shift", "sector_shift",  # log2 of their bytes
-                                     "group", "logged", "leaving",  # query heads a block; events
-                                     "scale",  # tiles that a tile stands for (at_scale.py)
-                                     "sharing_max")]  # requests in one
-)
 # A place for a thread block on an SM: where its block stands, when its next access is due, when
-# all its work before that is done, and how it drifts from others (l2_merge.py).
+# all its work before that is done and the load before it was waited for, and how it drifts from
+# others (l2_merge.py).
 SLOT = np.dtype([(name, np.int64) for name in ("address", "head", "group")]
-                + [(name, np.float64) for name in ("due", "clock", "lag", "pace")])
+                + [(name, np.float64) for name in ("due", "clock", "waited", "lag", "pace")])
 # The last tile that a side read: nothing changed on that side since, so it is all in place.
 LAST_READ = np.dtype(
     [(name, np.int64) for name in ("start", "tile", "sectors")] + [("ready", np.float64)]
@@ -60,13 +50,14 @@ def run_phase(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np.n
     """
     n_sms = len(sides)
     last: Any = np.zeros(cache.shape[0], LAST_READ)
+    under_way: Any = np.zeros(PLACES, UNDER_WAY)
     last["tile"][:] = -1
     _run_blocks(
         moves, phase, tensors, tiles, numbers, heads, order, sides, gpcs, requests, paces,
         variables, np.zeros_like(variables), freed, slots, cache, sectors,
         np.zeros((sectors.shape[0] + 1, sectors.shape[1], sectors.shape[2]), np.int64), machine,
-        plan, stored, last, np.zeros((n_sms, paces.shape[1]), np.int64), np.zeros(n_sms, np.int64),
-        *first_times(len(slots)), log)
+        plan, stored, last, under_way, np.zeros((n_sms, paces.shape[1]), np.int64),
+        np.zeros(n_sms, np.int64), *first_times(len(slots)), log)
 
 
 @borrowing
@@ -75,14 +66,15 @@ def _run_blocks(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np
                 gpcs: np.ndarray, requests: np.ndarray, paces: np.ndarray, variables: np.ndarray,
                 stops: np.ndarray, freed: np.ndarray, slots: Any, cache: np.ndarray,
                 sectors: np.ndarray, sums: np.ndarray, machine: Record, plan: Record,
-                stored: np.ndarray, last: Any, ages: np.ndarray, present: np.ndarray,
-                times: np.ndarray, soonest: np.ndarray, log: np.ndarray) -> None:
+                stored: np.ndarray, last: Any, under_way: np.ndarray, ages: np.ndarray,
+                present: np.ndarray, times: np.ndarray, soonest: np.ndarray,
+                log: np.ndarray) -> None:
     """run_phase with room for all that it keeps: ``stops`` of loops, ``sums`` of sectors
-    (l2_repeat.py), the ``last`` tile of each side, ``ages``: the slots of an SM, the oldest first,
-    ``present`` of them, and when slots are due (soonest.py). It makes no arrays, so that nobody
-    counts references to them."""
+    (l2_repeat.py), the ``last`` tile of each side, tiles ``under_way`` (l2_arrivals.py), ``ages``:
+    the slots of an SM, the oldest first, ``present`` of them, and when slots are due (soonest.py).
+    It makes no arrays, so that nobody counts references to them."""
     n_slots, n_sms = len(slots), len(sides)
-    machine.dram_free = 0.0
+    machine.dram_free = machine.l2_free = 0.0
     issued: Any = np.int64(0)  # (with a literal Numba compiles next_block twice)
     while times[1] < np.inf and not plan.stop and (machine.logged < len(log) or not len(log)):
         number = soonest[1]
@@ -111,7 +103,7 @@ def _run_blocks(moves: np.ndarray, phase: Record, tensors: np.ndarray, tiles: np
             pace = _pace_of(slot, paces, present[sm], ages[sm], number)
             ready, end = _move_region(row, variables[number], slot, sides[sm], requests[gpcs[sm]],
                                       freed[number], pace, tensors, tiles, cache, counts, last,
-                                      machine)
+                                      under_way, machine)
             if len(log):
                 note_after(log, machine, row, counts, ready, end)
             slot.address += 1
@@ -128,7 +120,7 @@ def _begin(slot: Record, variables: np.ndarray, freed: np.ndarray, phase: Record
     slot.head, block = place_of(issued, heads, -(-phase.extent0 // phase.step0) * blocks1, order)
     variables[0], variables[1] = block // blocks1 * phase.step0, block % blocks1 * phase.step1
     freed[:] = -1.0
-    slot.address, slot.clock = 0, slot.due
+    slot.address, slot.clock, slot.waited = 0, slot.due, slot.due
 
 
 @inlined
@@ -172,6 +164,8 @@ def _go_on(moves: np.ndarray, numbers: np.ndarray, variables: np.ndarray, stops:
         else:
             if row.ahead == 0:
                 slot.due = max(slot.due, slot.clock)
+            elif row.ahead == ONE_PRODUCT:
+                slot.due = max(slot.due, slot.waited)
             else:
                 slot.due = max(slot.due, freed[row.tile, row.ahead - 1])
             slot.address = address
@@ -182,7 +176,7 @@ def _go_on(moves: np.ndarray, numbers: np.ndarray, variables: np.ndarray, stops:
 @borrowing
 def _move_region(row: Record, variables: np.ndarray, slot: Record, side: int, requests: np.ndarray,
                  freed: np.ndarray, pace: float, tensors: np.ndarray, tiles: np.ndarray,
-                 cache: np.ndarray, sectors: np.ndarray, last: Any,
+                 cache: np.ndarray, sectors: np.ndarray, last: Any, under_way: np.ndarray,
                  machine: Record) -> tuple[float, float]:
     """Read, write or add to a tile, a run of bytes for each row or one when rows are whole; sets
     the slot's clock to when it is done. Returns when its first bytes and its last are there."""
@@ -195,26 +189,35 @@ def _move_region(row: Record, variables: np.ndarray, slot: Record, side: int, re
     start = tensor.base_bytes + (head * tensor.rows_kept + r0) * pitch
     start += c0 * tensor.element_bytes
     run_bytes = cols * tensor.element_bytes
-    transfer = rows * run_bytes / machine.sm_bytes_per_cycle
+    size = rows * run_bytes
     if cols == tensor.cols:
         rows, run_bytes = 1, rows * pitch
     if row.kind != _LOAD:
         _move_rows(start, rows, run_bytes, pitch, side, row.kind, sectors[row.tensor], sectors,
                    tensors, cache, last, machine)
         last["tile"][:] = -1
-        slot.clock = max(slot.clock, slot.due) + transfer
-        return slot.clock - transfer, slot.clock
+        begin = max(slot.clock, slot.due)
+        slot.clock = begin + size / machine.sm_bytes_per_cycle
+        return begin, slot.clock
     counts = sectors[row.tensor]
     asked, missed = counts[READ], counts[FETCHED]
     ready = _load(row, start, rows, run_bytes, pitch, side, slot.due, tensors, cache, sectors, last,
-                  machine)
-    waits = row.ahead == 0 and ready > slot.due + machine.l2_latency
-    counts[MERGED] += merged(requests, row, start, slot, counts[READ] - asked,
-                             counts[FETCHED] - missed, waits, machine)
+                  under_way, machine)
+    asked, missed = counts[READ] - asked, counts[FETCHED] - missed
+    transfer = size / machine.tile_bytes_per_cycle
+    waits = ready > slot.due + row.batches * machine.tile_latency and (
+        row.ahead == 0 or (row.ahead == ONE_PRODUCT and ready + transfer > slot.clock))
+    counts[MERGED] += merged(requests, row, start, slot, asked, missed, waits, machine)
+    machine.l2_free = max(machine.l2_free, slot.due) + size / machine.l2_bytes_per_cycle
+    ready = max(ready, machine.l2_free)
     slot.clock = max(slot.clock, ready + transfer)
+    if row.ahead and missed:
+        slot.clock += machine.ahead_cycles * pace * missed / asked
     for stage in range(row.ahead - 1, 0, -1):
         freed[row.tile, stage] = freed[row.tile, stage - 1]
-    if row.ahead:
+    if row.ahead == ONE_PRODUCT:
+        slot.waited = slot.clock
+    if row.ahead > 0:
         freed[row.tile, 0] = slot.clock + row.held * pace
     return ready, ready + transfer
 
@@ -222,12 +225,12 @@ def _move_region(row: Record, variables: np.ndarray, slot: Record, side: int, re
 @inlined
 def _load(row: Record, start: int, rows: int, run_bytes: int, pitch: int, side: int, time: float,
           tensors: np.ndarray, cache: np.ndarray, sectors: np.ndarray, last: np.ndarray,
-          machine: Record) -> float:
+          under_way: np.ndarray, machine: Record) -> float:
     """Read a tile from one side at ``time``: when its first bytes are there."""
     tensor, counts, mine = tensors[row.tensor], sectors[row.tensor], last[side]
     if mine.tile == row.tile and mine.start == start:
         counts[READ] += mine.sectors  # the very tile just read: all of it is in place already
-        return max(time + machine.l2_latency, mine.ready)
+        return max(time + row.batches * machine.tile_latency, mine.ready)
     read, fetched = counts[READ], counts[FETCHED]
     if tensor.page_rows:
         _load_pages(tensor, start, rows * run_bytes, side, counts, sectors, tensors, cache, last,
@@ -236,13 +239,7 @@ def _load(row: Record, start: int, rows: int, run_bytes: int, pitch: int, side: 
         _move_rows(start, rows, run_bytes, pitch, side, _LOAD, counts, sectors, tensors, cache,
                    last, machine)
     fetched = counts[FETCHED] - fetched
-    ready = time + machine.l2_latency
-    if fetched or machine.leaving:
-        moved = (fetched + machine.leaving) << machine.sector_shift
-        machine.dram_free = max(machine.dram_free, time) + moved / machine.dram_bytes_per_cycle
-        machine.leaving = 0
-    if fetched:
-        ready = max(time + machine.hbm_latency, machine.dram_free)
+    ready = arrival(row.batches, start, time, fetched, under_way, machine)
     mine.start, mine.sectors, mine.ready = start, counts[READ] - read, ready
     mine.tile = row.tile if _stays(rows, run_bytes, pitch, cache, 1 << machine.unit_shift) else -1
     return ready

@@ -19,12 +19,15 @@ import numpy as np
 
 from ..jit import inlined
 from ..tape import Record
+from .l2_machine import at_share
 
 # A tile that an SM of a GPC asked for: when its first request left, how many share it, and how much
 # of it came from DRAM.
 REQUEST = np.dtype([("tile", np.int64), ("start", np.int64), ("sharing", np.int64),
                     ("time", np.float64), ("missed", np.float64)])
 REMEMBERED = 8  # requests of a GPC
+GOLDEN = (5 ** 0.5 - 1) / 2
+ALL = 1 - 1e-9  # of DRAM's rate, nearly
 
 
 def remembered_requests(gpcs: int) -> np.ndarray:
@@ -35,7 +38,7 @@ def remembered_requests(gpcs: int) -> np.ndarray:
 
 
 @inlined
-def _scattered(number: int) -> float:
+def scattered(number: Any) -> float:
     """A fixed number in [-1, 1) for each number, that says nothing of its neighbours' (splitmix64).
     """
     x = (np.uint64(number) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -45,13 +48,22 @@ def _scattered(number: int) -> float:
 
 
 @inlined
+def spread_evenly(number: int) -> float:
+    """A number in [-1, 1) for each number, such that those of any few in a row are spread evenly
+    (Weyl's sequence of the golden ratio)."""
+    return (number + 1) * GOLDEN % 1.0 * 2 - 1
+
+
+@inlined
 def begin_drift(slot: Record, issued: int, slots: int, gpc: int, machine: Record) -> None:
     """A block that is issued as number ``issued`` begins on a slot of ``slots``, on an SM of
     ``gpc``."""
     if issued < slots:
-        slot.lag = (_scattered(-issued - 2) + 1) * machine.first_starts / 2
-    slot.pace = (1 + machine.pace_spread * _scattered(issued)
-                 + machine.gpc_pace_spread * _scattered(-gpc - 2))
+        slot.lag = (scattered(-issued - 2) + 1) * machine.first_starts / 2
+    busy = machine.dram_moved / machine.dram_bytes_per_cycle / max(slot.due, 1.0)
+    apart = at_share(machine.clock_spread, min(busy, ALL))
+    slot.pace = (1 + machine.pace_spread * scattered(issued)
+                 + (machine.gpc_pace_spread + apart) * spread_evenly(gpc))
 
 
 @inlined
