@@ -1,6 +1,6 @@
 """How fast thread blocks run that share an SM: their starts and ends, logged, and their paces.
 
-  python -m hbmeter.experiments.residents --out FILE.json
+  python -m hbmeter.experiments.residents --out FILE.json [--only "flash2_mma d64 128x64x1"]
 
 Runs on a GPU, in 20 s on an H200. Recorded in ``recorded/residents/``.
 
@@ -50,7 +50,8 @@ def _choices():
     """(Kernel, problem, tiles)."""
     yield from (("flash2_mma", Attention(1, 24, 4096, d, dtype=dtype), tiles)
                 for d, dtype, tiles in (
-        (64, "fp16", (Tiles(128, 128, 2), Tiles(128, 96, 2), Tiles(64, 64), Tiles(64, 64, 2))),
+        (64, "fp16", (Tiles(128, 128, 2), Tiles(128, 96, 2), Tiles(64, 64), Tiles(64, 64, 2),
+                      Tiles(128, 64))),
         (64, "bf16", (Tiles(64, 64), Tiles(64, 64, 2), Tiles(32, 64, 2))),
         (128, "fp16", (Tiles(128, 64, 2), Tiles(128, 32, 2), Tiles(64, 64), Tiles(64, 64, 2),
                        Tiles(64, 32, 2))),
@@ -203,11 +204,23 @@ def main(arguments: list[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="record to write")
-    out = parser.parse_args(arguments).out
-    found = measure(points(), Progress(sys.stderr))
+    parser.add_argument("--only", default="", metavar="WORDS", help="points that have all of these "
+                        "words: kernel, heads and length, d64, fp16, tiles as 128x64x1")
+    given = parser.parse_args(arguments)
+    chosen = [point for point in points() if set(given.only.split()) <= set(_words(point))]
+    if not chosen:
+        parser.error(f"--only {given.only!r}: no point has all of these words; one has "
+                     f"{' '.join(_words(points()[0]))!r}")
+    found = measure(chosen, Progress(sys.stderr))
     origin = records.provenance(runner.require_gpu(), None, source_hash(), NOTES)
-    origin["command"] = "python -m hbmeter.experiments.residents"
-    records.save(out, records.document(origin, found))
+    origin["command"] = "python -m hbmeter.experiments.residents" + (
+        f" --only {given.only!r}" if given.only else "")
+    records.save(given.out, records.document(origin, found))
+
+
+def _words(point: Point) -> list[str]:
+    tiles = point.tiles
+    return [point.kernel, *point.shape.split(), f"{tiles.br}x{tiles.bc}x{tiles.stages}"]
 
 
 if __name__ == "__main__":
