@@ -80,8 +80,10 @@ def _equal(weights: np.ndarray) -> bool:
 
 def phase_time(phase: "Phase", resident: int, order: Order, dram_bytes: float | None) -> PhaseTime:
     """Twice: how busy the GPU is decides its clock and who shares the L2."""
-    phase.settle(phase.time(resident, order, dram_bytes))
-    return phase.time(resident, order, dram_bytes)
+    found, alone = phase.time(resident, order, dram_bytes), (phase.rates, phase.sharing)
+    phase.settle(found)
+    same = (phase.rates, phase.sharing) == alone
+    return found if same else phase.time(resident, order, dram_bytes)
 
 
 class Phase:
@@ -156,10 +158,10 @@ class Phase:
             self.at_work = min(max(together, 1.0), float(self.active))
         started = self._started(resident, work)
         dram = self.rates.dram_latency + dram_bytes / self.dram_rate
-        taken = (cycles / self.rates.clock_hz for cycles in (max(started, dram), started, dram))
-        busy = totals.mean(axis=0) * self.blocks / self.active / self.rates.clock_hz
+        hertz = self.rates.clock_hz
+        busy = totals.mean(axis=0) * self.blocks / self.active / hertz
         return PhaseTime(
-            self.phase.name, *taken,
+            self.phase.name, max(started, dram) / hertz, started / hertz, dram / hertz,
             dict(zip(UNITS, busy.tolist(), strict=True)), self.blocks, resident,
             self.blocks / (self.gpu.sm_count * resident))
 
@@ -317,7 +319,9 @@ class Phase:
         SM's share of the GPU's rate. No warp waits for them, but there is no more of it."""
         cycles, rate = np.zeros(len(self.counts)), self.rates
         beyond = self.gpu.measured.get("hbm_add")
-        for address in np.flatnonzero(self.tape["kind"] == Kind.REDUCE) if beyond else ():
+        if beyond is None:
+            return cycles
+        for address in np.flatnonzero(self.tape["kind"] == Kind.REDUCE):
             row = self.tape[address]
             tensor, size = int(row["tensor"]), self.bytes_of(row)
             missed = min(from_dram[tensor] / 2 / self.moved[tensor], 1)  # fetched and written
