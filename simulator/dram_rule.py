@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .engines import l2
 from .grid_order import ROW, Order, heads_in_flight, issue
 from .l2_running import running
@@ -121,3 +123,20 @@ def _of_column_blocks(phase: "Phase") -> set[int]:
     loads = phase.tape[phase.tape["kind"] == Kind.LOAD]
     return {int(row["tensor"]) for row in loads
             if row["row_var"] != 0 and 1 in (row["row_var"], row["col_var"])}
+
+
+def added_beyond(phase: "Phase", from_dram: dict[int, float]) -> np.ndarray:
+    """[block] cycles that adds are slower where the L2 must fetch first what they add to: an
+    SM's share of the GPU's rate. No warp waits for them, but there is no more of it."""
+    cycles, rate = np.zeros(len(phase.counts)), phase.rates
+    beyond = phase.gpu.measured.get("hbm_add")
+    if beyond is None:
+        return cycles
+    for address in np.flatnonzero(phase.tape["kind"] == Kind.REDUCE):
+        row = phase.tape[address]
+        tensor, size = int(row["tensor"]), phase.bytes_of(row)
+        missed = min(from_dram[tensor] / 2 / phase.moved[tensor], 1)  # fetched and written
+        slower = (phase.sharing * rate.clock_hz / beyond.value
+                  - 1 / rate.boundary_bytes(phase.sharing, Kind.REDUCE))
+        cycles += phase.counts[:, address] * missed * size * max(slower, 0)
+    return cycles

@@ -148,7 +148,7 @@ class Phase:
         if dram_bytes is None:
             dram_bytes = sum(from_dram.values())
         totals = self.counts @ demands + self.spills()
-        totals[:, BOUNDARY] += self._added_beyond(from_dram)
+        totals[:, BOUNDARY] += dram_rule.added_beyond(self, from_dram)
         totals[:, DRAM] = dram_bytes / self.blocks / self.dram_rate * self.active
         weights, beside = self.alone_and_beside(resident, (demands, delays), totals,
                                                 self._latencies(from_dram))
@@ -312,22 +312,6 @@ class Phase:
         cycles[SMEM] = size / WAVEFRONT_BYTES / rate.wavefronts
         cycles[BOUNDARY] = size / how.multicast / rate.boundary_bytes(
             self.sharing, row["kind"], self._together(row))
-        return cycles
-
-    def _added_beyond(self, from_dram: dict[int, float]) -> np.ndarray:
-        """[block] cycles that adds are slower where the L2 must fetch first what they add to: an
-        SM's share of the GPU's rate. No warp waits for them, but there is no more of it."""
-        cycles, rate = np.zeros(len(self.counts)), self.rates
-        beyond = self.gpu.measured.get("hbm_add")
-        if beyond is None:
-            return cycles
-        for address in np.flatnonzero(self.tape["kind"] == Kind.REDUCE):
-            row = self.tape[address]
-            tensor, size = int(row["tensor"]), self.bytes_of(row)
-            missed = min(from_dram[tensor] / 2 / self.moved[tensor], 1)  # fetched and written
-            slower = (self.sharing * rate.clock_hz / beyond.value
-                      - 1 / rate.boundary_bytes(self.sharing, Kind.REDUCE))
-            cycles += self.counts[:, address] * missed * size * max(slower, 0)
         return cycles
 
     def _together(self, row: Record) -> bool:
