@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .phase_time import Phase
 
 STORES = (Kind.STORE, Kind.REDUCE)
+ROUNDS = 3  # of a rate and what is on its way at that rate
 COUNTED_MAX = 16e9  # bytes over the SM boundary, that the L2 reader goes through in a second
 
 
@@ -140,3 +141,21 @@ def added_beyond(phase: "Phase", from_dram: dict[int, float]) -> np.ndarray:
                   - 1 / rate.boundary_bytes(phase.sharing, Kind.REDUCE))
         cycles += phase.counts[:, address] * missed * size * max(slower, 0)
     return cycles
+
+
+def rate_in_flight(phase: "Phase", resident: int, work: float, dram_bytes: float) -> float:
+    """Bytes a cycle of DRAM: no more than come while so many are on their way (measured). Of blocks
+    that load trips ahead that is all of their buffers but what they work on, ``work`` cycles in
+    all."""
+    found, rate, how = phase.gpu.measured.get("hbm_read_in_flight"), phase.dram_rate, phase.how
+    loaded = sum(phase.bytes_moved((Kind.LOAD,)).values())
+    if found is None or found.curve is None or how.prefetch != "trip" or not dram_bytes:
+        return rate
+    a_trip = loaded / phase.blocks / float(phase.trips().mean()) / how.multicast
+    ahead = phase.active * resident * a_trip * min(dram_bytes / loaded, 1)
+    at, rates_there = zip((0, 0), *found.curve, strict=True)
+    for _ in range(ROUNDS):
+        in_use = min(work * rate / dram_bytes, 1)
+        there = np.interp(ahead * (how.trips_ahead + 1 - in_use), at, rates_there)
+        rate = min(phase.dram_rate, float(there) / phase.rates.clock_hz)
+    return rate

@@ -157,7 +157,8 @@ class Phase:
             together = self.blocks * beside[-1] / resident / work
             self.at_work = min(max(together, 1.0), float(self.active))
         started = self._started(resident, work)
-        dram = self.rates.dram_latency + dram_bytes / self.dram_rate
+        dram = self.rates.dram_latency + dram_bytes / dram_rule.rate_in_flight(
+            self, resident, started, dram_bytes)
         hertz = self.rates.clock_hz
         busy = totals.mean(axis=0) * self.blocks / self.active / hertz
         return PhaseTime(

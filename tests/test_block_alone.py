@@ -84,3 +84,20 @@ def test_what_is_added_to_beyond_the_l2_is_fetched_first():
     assert main_launch(gpu, "head") > 0.9 * added / gpu.measured["hbm_add"].value
     assert main_launch(gpu, "head") > 1.2 * main_launch(without, "head")
     assert main_launch(gpu, "row") < 1.02 * main_launch(without, "row")
+
+
+def test_dram_is_no_faster_than_what_is_on_its_way_lets_it_be():
+    """264 heads that DRAM sends again and again, one block an SM: tiles of 64 × 64 have a fourth of
+    the bytes of 128 × 128 on their way, and wait; without the measured curve they do not."""
+    gpu = load("h200")
+    without = gpu.model_copy(update={"measured": {
+        name: found for name, found in gpu.measured.items() if name != "hbm_read_in_flight"}})
+
+    def dram_s(gpu, tiles):
+        problem = Attention(1, 264, 1536, 128)
+        program = schedules.build("flash2", problem, Tiles(tiles, tiles, 2))
+        return predict(program, gpu, (wgmma(tiles, tiles // 64),), blocks_per_sm=1,
+                       order="head").phases[0].dram_s
+
+    assert dram_s(gpu, 64) > 1.05 * dram_s(without, 64)
+    assert dram_s(gpu, 128) < 1.02 * dram_s(without, 128)

@@ -87,3 +87,33 @@ extern "C" __global__ void hbmeter_probe_add_floats(float* to, PATH, int count, 
                          : "memory");
     stop_watch(stamps);
 }
+
+// Block b loads tiles b, b + gridDim.x, … of `vectors` 16-byte vectors into shared memory, two at a
+// time: when one is there the next takes its place, as tiles of K and V do.
+extern "C" __global__ void __launch_bounds__(256)
+    hbmeter_probe_read_tiles(const uint4* from, int vectors, int count, uint4* sink,
+                             Stamp* stamps) {
+    extern __shared__ uint4 tiles[];
+    auto fetch = [&](int number) {
+        uint4* tile = tiles + number % 2 * vectors;
+        const uint4* mine = from + ((size_t)number * gridDim.x + blockIdx.x) * vectors;
+        for (int i = threadIdx.x; i < vectors && number < count; i += blockDim.x)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                             (unsigned)__cvta_generic_to_shared(tile + i)),
+                         "l"(mine + i)
+                         : "memory");
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+    unsigned sum = 0;
+    start_watch(stamps);
+    fetch(0), fetch(1);
+    for (int number = 0; number < count; ++number) {
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        __syncthreads();
+        sum ^= tiles[number % 2 * vectors + threadIdx.x % vectors].x;
+        __syncthreads();
+        fetch(number + 2);
+    }
+    stop_watch(stamps);
+    if (sum == 0x12345u) *sink = tiles[0];
+}

@@ -11,7 +11,7 @@ from .bench import REPEATS, Bench, Fact, best, clocks, curve, rates, rates_per_c
 
 SOURCE = Path(__file__).with_suffix(".cu")
 VECTOR_BYTES, UNROLL = 16, 8
-THREADS = 1024
+THREADS, TILE_THREADS = 1024, 256
 L2_COUNT = 2000  # vectors a thread: about 4 GB in all on an H200
 WRITE_COUNT, ADD_COUNT = 1000, 2000
 BUFFER_BYTES = 4 << 30  # of device memory that is read, written or copied
@@ -21,6 +21,8 @@ PRIVATE = (3, 5, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60, 68, 80, 
 TOGETHER = (1, 4, 16, 32, 48, 64, 128)
 SHARED = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 128)
 PLATEAU = 16  # within each of two partitions, whatever they copy
+# Blocks an SM, and KiB of each of a block's two tiles.
+TILES_KIB = ((1, 4), (1, 8), (1, 12), (1, 16), (1, 24), (1, 32), (1, 48), (1, 64), (2, 48))
 FEW_SMS = (1, 2, 4, 8, 16, 33, 66, 99)
 # Ways through a large buffer: blocks an SM (None: as many as there are pieces), threads, whether
 # the blocks' accesses lie side by side.
@@ -71,9 +73,22 @@ def _device_memory(bench: Bench, function) -> None:
         samples = bench.time(function("read_in_step"), sms, THREADS,
                              (source, *path, np.int32(count), bench.sink))
         bench.add("hbm_read_few", sms * THREADS * count * VECTOR_BYTES, "bytes", samples, sms=sms)
+    _tiles(bench, function("read_tiles"), source, size)
     bench.step("device memory, the driver's own copy")
     bench.add("hbm_copy", 2 * size, "bytes", _driver_copy(bench, source, target, size),
               way="driver")
+
+
+def _tiles(bench: Bench, read, source, size: int) -> None:
+    """Reads of tiles, two at a time of each block: what is in flight is known."""
+    for blocks, kib in TILES_KIB:
+        tile, grid = kib << 10, blocks * bench.sms
+        bench.step(f"device memory, {blocks} x 2 tiles of {kib} KiB an SM")
+        count = size // 2 // (grid * tile)
+        samples = bench.time(read, grid, TILE_THREADS, (
+            source, np.int32(tile // VECTOR_BYTES), np.int32(count), bench.sink), 2 * tile)
+        bench.add("hbm_read_in_flight", grid * tile * count, "bytes", samples, sms=bench.sms,
+                  grid=grid, tile_bytes=tile, in_flight_bytes=2 * grid * tile)
 
 
 def _few(bench: Bench) -> tuple[int, ...]:
@@ -149,7 +164,7 @@ def _l2_writes(bench: Bench, function, buffer) -> None:
 
 def facts(points: list[dict]) -> list[Fact]:
     """What the points say."""
-    return [fact for fact in (*_hbm_facts(points), *_l2_facts(points)) if fact]
+    return [fact for fact in (*_hbm_facts(points), *_in_flight(points), *_l2_facts(points)) if fact]
 
 
 def _hbm_facts(points):
@@ -167,6 +182,16 @@ def _hbm_facts(points):
              "the driver's device-to-device copy of a large buffer, reads and writes counted")):
         found = best(select(among, series))
         yield found and Fact(name, "bytes_per_s", rates(found), how, peak="hbm_bytes_per_s")
+
+
+def _in_flight(points):
+    series = select(points, "hbm_read_in_flight")
+    found = best(series)
+    if found:
+        yield Fact("hbm_read_in_flight", "bytes_per_s", rates(found), "blocks load tiles of a "
+                   "large buffer into shared memory, two at a time each; the curve against the "
+                   "bytes of all of these", clocks(found), curve(series, "in_flight_bytes", rates),
+                   "in_flight_bytes", peak="hbm_bytes_per_s")
 
 
 def _l2_facts(points):
