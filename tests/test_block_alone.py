@@ -82,7 +82,7 @@ def test_what_is_added_to_beyond_the_l2_is_fetched_first():
 
     added = 264 * 1024 * 64 * 4 * 16  # by each of 16 column blocks
     assert main_launch(gpu, "head") > 0.9 * added / gpu.measured["hbm_add"].value
-    assert main_launch(gpu, "head") > 1.2 * main_launch(without, "head")
+    assert main_launch(gpu, "head") > 1.15 * main_launch(without, "head")
     assert main_launch(gpu, "row") < 1.02 * main_launch(without, "row")
 
 
