@@ -86,8 +86,6 @@ def test_few_calibrated_predictions_are_far_off(rows):
     assert sum(error > 0.12 for error in errors) <= 0.01 * len(errors) and errors[-2] <= 0.15
 
 
-@pytest.mark.xfail(strict=True, reason="1 of 168, 12.5%: flash2_wgmma of 64 × 64 tiles on heads "
-                   "that DRAM sends again and again, with few bytes on their way")
 def test_no_calibrated_prediction_of_a_fresh_point_is_far_off(rows):
     assert max(calibrated_errors(rows, "fresh")) <= 0.12
 
