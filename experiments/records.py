@@ -12,10 +12,12 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ..kernels.errors import Unavailable
 from ..simulator.errors import InputError
 from .files import read_json, write_atomic
 from .grid import Point
@@ -150,6 +152,17 @@ class Partial:
 
 
 # ---- Provenance -------------------------------------------------------------------------------
+
+
+def run(main: Callable[[], object]) -> int:
+    """The exit code of a script that measures and records: 3, and one line, where there is nothing
+    to measure on."""
+    try:
+        main()
+    except Unavailable as error:
+        print(f"hbmeter: {error}", file=sys.stderr)
+        return 3
+    return 0
 
 
 def provenance(cupy, ncu_version: str | None, kernel_hash: str, notes: dict) -> dict:

@@ -224,4 +224,4 @@ def _words(point: Point) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(records.run(main))

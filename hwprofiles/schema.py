@@ -21,8 +21,10 @@ def _whole(value: object) -> object:
 Whole = Annotated[int, BeforeValidator(_whole), Field(gt=0, le=MAX_WHOLE)]
 WholeOrZero = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MAX_WHOLE)]
 Positive = Annotated[float, Field(gt=0)]
-Tenths = Annotated[tuple[Annotated[float, Field(ge=0)], ...],
-                   Field(strict=False, min_length=11, max_length=11)]  # at 0, 10, … 100%
+Share = Annotated[float, Field(gt=0, lt=1)]
+_ELEVEN: Any = Field(strict=False, min_length=11, max_length=11)  # at 0, 10, … 100%
+Tenths = Annotated[tuple[Annotated[float, Field(ge=0)], ...], _ELEVEN]
+Shares = Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], _ELEVEN]
 Flops = Annotated[float, Field(ge=1e9)]
 Text = Annotated[str, Field(min_length=1, max_length=300)]
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
@@ -54,7 +56,8 @@ class L2Cache(Section):
     sector_bytes: Whole = _about("bytes of a sector, the unit of transfer; divides the line")
     partitions: Whole = _about("parts that each serve the SMs near them and may hold copies")
     size_bytes: Whole = _about("capacity in bytes of all partitions together")
-    room_share: Positive | None = _optional("of size_bytes, what lines find room in; none: all")
+    room_share: Annotated[float, Field(gt=0, le=1)] | None = _optional(
+        "of size_bytes, what lines find room in; none: all")
     read_bytes_per_clock: Positive | None = _optional("specified read bandwidth, bytes per clock")
     dirty_bytes_max: Whole | None = _optional("most bytes that are dirty at once before older "
                                               "ones are written back")
@@ -72,15 +75,15 @@ class L2Cache(Section):
     first_sms: Whole | None = _optional("SMs that blocks of the smallest grids reach first, all of "
                                         "them; the others by turns of their GPCs")
     first_starts_cycles: Whole | None = _optional("over which the first blocks of a launch start")
-    pace_spread: Positive | None = _optional("by how much of the mean pace blocks of equal work "
+    pace_spread: Share | None = _optional("by how much of the mean pace blocks of equal work "
                                              "of a GPC are faster or slower")
-    gpc_pace_spread: Positive | None = _optional("and all blocks of a GPC together")
-    pace_spread_alone: Positive | None = _optional("the same of blocks that have an SM each")
-    gpc_pace_spread_alone: Positive | None = _optional("and of a GPC of these")
-    gpc_clock_spread_mma_sync: Tenths | None = _optional(
+    gpc_pace_spread: Share | None = _optional("and all blocks of a GPC together")
+    pace_spread_alone: Share | None = _optional("the same of blocks that have an SM each")
+    gpc_pace_spread_alone: Share | None = _optional("and of a GPC of these")
+    gpc_clock_spread_mma_sync: Shares | None = _optional(
         "by how much of the mean the GPCs' own clocks are faster or slower while tensor cores work "
         "by mma.sync, at eleven shares of DRAM's rate")
-    gpc_clock_spread_wgmma: Tenths | None = _optional("and by wgmma")
+    gpc_clock_spread_wgmma: Shares | None = _optional("and by wgmma")
     tile_cycles: Positive | None = _optional("until a thread block has a small tile that it loads "
                                              "from L2")
     tile_bytes_per_clock: Positive | None = _optional("what a larger tile takes longer")

@@ -51,18 +51,21 @@ def pass_bound(problem: Attention, gpu: "Profile") -> Bound:
     The softmax alone has exponentials and no products.
     What a kernel writes may stay in L2 as far as it fits.
     """
-    products = {"forward": 1, "backward": 2, "softmax": 0}[problem.direction]
     moved = problem.compulsory_read_bytes + _beyond_l2(problem.compulsory_write_bytes, gpu)
     seconds = {"dram": moved / gpu.hbm_bytes_per_s}
     peak = getattr(gpu.flops, problem.dtype)
     if peak is not None:
-        seconds["matmul"] = products * problem.forward_flops / peak
+        seconds["matmul"] = _product_flops(problem) / peak
     if problem.direction != "backward":
         pairs = problem.pairs * problem.head_count
         clocks_per_s = gpu.sm_count * gpu.boost_clock_hz
         seconds["exp"] = pairs / (gpu.exp_per_clock_per_sm * clocks_per_s)
         seconds["alu"] = ALU_INSTRUCTIONS * pairs / (gpu.flops.fp32 / 2)
     return Bound(seconds)
+
+
+def _product_flops(problem: Attention) -> float:
+    return {"forward": 1, "backward": 2, "softmax": 0}[problem.direction] * problem.forward_flops
 
 
 def program_bound(program: Program, gpu: "Profile", multiplier: str | None = None) -> Bound:
@@ -74,7 +77,7 @@ def program_bound(program: Program, gpu: "Profile", multiplier: str | None = Non
     problem = program.problem
     seconds = dict(pass_bound(problem, gpu).seconds)
     if multiplier == "fma":
-        seconds["matmul"] *= getattr(gpu.flops, problem.dtype) / gpu.flops.fp32
+        seconds["matmul"] = _product_flops(problem) / gpu.flops.fp32
     count = scratchpad.count(program)
     moved = count.read_bytes + count.write_bytes
     port = _fastest(gpu, "l2_read_one_sm", WIDEST_PORT_BYTES_PER_CLOCK)

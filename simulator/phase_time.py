@@ -214,7 +214,8 @@ class Phase:
         once = 0.0  # before all
         if self.how.persistent:
             once, begin, load = begin + load, 0.0, 0.0
-        heads, sms, first = self.heads, self.gpu.sm_count, self.gpu.l2.first_sms or 0
+        heads, sms = self.heads, self.gpu.sm_count
+        first = min(self.gpu.l2.first_sms or 0, sms)
         if equal and self.blocks > MANY_ROUNDS * sms * len(beside):
             weights, heads, sms, first = np.ones(1), ceil(self.blocks / sms), 1, 0
         elif equal:

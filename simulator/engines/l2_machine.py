@@ -145,7 +145,7 @@ def sm_gpcs(gpu: "Profile", seed: int = 0) -> np.ndarray:
 def sms_of_grid(gpu: "Profile", blocks: int, seed: int = 0) -> np.ndarray:
     """Which of the SMs above so many blocks reach: all, or where there are fewer blocks than SMs as
     many of each GPC, but for some that come first (l2.first_sms)."""
-    first = min(gpu.l2.first_sms or 0, blocks)
+    first = min(gpu.l2.first_sms or 0, blocks, gpu.sm_count)
     if blocks >= gpu.sm_count:
         return np.arange(gpu.sm_count)
     gpcs = sm_gpcs(gpu, seed)[first:]
