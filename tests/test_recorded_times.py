@@ -74,7 +74,7 @@ def calibrated_errors(rows, part):
     return found
 
 
-@pytest.mark.xfail(strict=True, reason="5 of 634, up to 14%: flash2_mma of width 256 on 32,768 "
+@pytest.mark.xfail(strict=True, reason="5 of 645, up to 14%: flash2_mma of width 256 on 32,768 "
                    "keys and 48 heads of 24,576 under sustained load, which lowers the clock, and "
                    "512 rows of flash2_backward of width 256")
 def test_no_calibrated_prediction_is_far_off(rows):
@@ -88,11 +88,6 @@ def test_few_calibrated_predictions_are_far_off(rows):
 
 def test_no_calibrated_prediction_of_a_fresh_point_is_far_off(rows):
     assert max(calibrated_errors(rows, "fresh")) <= 0.12
-
-
-def test_few_calibrated_predictions_of_fresh_points_are_far_off(rows):
-    errors = calibrated_errors(rows, "fresh")
-    assert sum(error > 0.12 for error in errors) <= 0.05 * len(errors)
 
 
 def test_runs_that_waited_for_the_host_are_said_to_be_developed_on():

@@ -2,11 +2,12 @@
 
 Thread blocks are issued in grid order to slots (sm_count × blocks_per_sm) as these fall free. Each
 slot has a clock: a tile costs its operations at the GPU's rates, a load its latency and bytes, and
-a load that misses waits for DRAM. Where a block computes while it loads (``prefetch``) that costs
-it next to nothing, and blocks that walk the same K and V drift apart, each at a pace of its own, as
-far as misses let the first of them go; where it waits, the first waits longest and the others catch
-up. Of the blocks on an SM the oldest runs fastest. GPCs have clocks of their own, the further apart
-the more power DRAM takes.
+a load that misses waits for DRAM. Where a block works a whole trip while it loads
+(l2_moves.Running) that costs it next to nothing, and blocks that walk the same K and V drift apart,
+each at a pace of its own, as far as misses let the first of them go; where it works for a shorter
+time, or not at all, the first waits longest and the others catch up, and then wait with it
+(l2_arrivals.py). Of the blocks on an SM the oldest runs fastest. GPCs have clocks of their own, the
+further apart the more power DRAM takes.
 
 The cache is l2_cache.py's: sectored, set-associative, in as many partitions as the profile says,
 starting empty; its state survives phases. Dirty lines left at the end are reported apart, as the
@@ -15,7 +16,8 @@ hardware's counters do. Requests of several SMs for one line are merged where th
 Atomic adds are made by the L2: the sector is fetched from DRAM when it is not there, and is dirty
 then; blocks do not wait for them.
 
-Rates and latencies are the profile's; none is fitted to attention kernels.
+Rates and latencies are the profile's, paces those of logged blocks (kernels/paces.py), cycles of a
+block's work the time model's; none is fitted to DRAM bytes.
 """
 
 from collections.abc import Callable, Sequence
