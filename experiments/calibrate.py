@@ -111,11 +111,13 @@ def text(document: dict) -> str:
 
 def scan_of(data: dict) -> Scan:
     """The scan of a record's entry."""
-    return Scan(**{field.name: data[field.name] for field in fields(Scan)})
+    return Scan(**{field.name: data[field.name] for field in fields(Scan) if field.name in data})
 
 
 def pattern_of(scan: Scan) -> str:
-    """private, shared, written, reread or mixed."""
+    """private, shared, written, reread, mixed or idle."""
+    if scan.wait_ns:
+        return "idle"
     if not scan.passes:
         return "reread" if scan.rereads else "written"
     if scan.written_bytes:
@@ -131,11 +133,15 @@ def size_of(scan: Scan) -> int:
 def curve_of(scan: Scan) -> str:
     """What the scans of a curve have in common, in words."""
     pattern, reads = pattern_of(scan), f"read {scan.passes}×"
+    if pattern == "idle":
+        return f"waiting for {scan.wait_ns / 1e6:g} ms"
     if pattern == "mixed":
         return f"{scan.written_bytes / MIB:g} MiB written, then private, {reads}"
     if pattern in ("written", "reread"):
         return "written" + ", then read" * bool(scan.rereads)
-    return f"{pattern}, {reads}, {scan.blocks_per_sm} block{'s' * (scan.blocks_per_sm > 1)}/SM"
+    from_page = f", from page {scan.first_page}" * (scan.first_page > 0)
+    blocks = f"{scan.blocks_per_sm} block{'s' * (scan.blocks_per_sm > 1)}/SM"
+    return f"{pattern}, {reads}, {blocks}{from_page}"
 
 
 def name_of(scan: Scan) -> str:
@@ -215,10 +221,12 @@ def _half_range(values) -> float:
 
 
 def dirty_bytes_max(record: Record) -> tuple[int, int] | None:
-    """(Most bytes dirty at once, half the range of the repeats): of S written once, from 32/60 of
-    the L2 on, the median of S − what was written back, ``dirty_before`` left out of that."""
+    """(Most bytes that stay dirty, half the range of the repeats): of S written and read again,
+    from 28/60 of the L2 on and as long as all is found there, the median of S − what was written
+    back, ``dirty_before`` left out of that. (When S is only written some is still on its way.)"""
     written = [(scan.written_bytes, counters[WRITE]) for scan, counters in record.measured
-               if pattern_of(scan) == "written" and scan.written_bytes >= 32 * record.unit_bytes]
+               if pattern_of(scan) == "reread" and scan.written_bytes >= 28 * record.unit_bytes
+               and median(counters[READ]) < 0.02 * scan.written_bytes]
     if not written:
         return None
     others = dirty_before(record)
@@ -234,6 +242,14 @@ def dirty_before(record: Record) -> float:
     found = [median(counters[WRITE]) for scan, counters in record.measured
              if not scan.written_bytes and scan.read_bytes > PARTS * record.unit_bytes]
     return median(found) if found else 0.0
+
+
+def background_write(record: Record) -> tuple[float, float] | None:
+    """(DRAM bytes written a second while the SMs only wait, half the range of the repeats); None
+    for none."""
+    rates = [gone / scan.wait_ns * 1e9 for scan, counters in record.measured if scan.wait_ns
+             for gone in counters[WRITE]]
+    return (median(rates), _half_range(rates)) if rates and median(rates) else None
 
 
 def knee(sizes, values) -> float | None:
@@ -268,7 +284,8 @@ def knees(record: Record) -> dict[str, dict[str, float | None]]:
 def _curves(record: Record) -> dict[str, list]:
     groups = {}
     for scan, counters in record.measured:
-        groups.setdefault(curve_of(scan), []).append((scan, counters))
+        if not scan.wait_ns:
+            groups.setdefault(curve_of(scan), []).append((scan, counters))
     return {name: sorted(group, key=lambda item: size_of(item[0]))
             for name, group in groups.items()}
 
@@ -304,7 +321,8 @@ def _model(gpu, sm_sides, before: int, scan: Scan) -> tuple[int, int]:
     of_blocks = np.tile(sm_sides, scan.blocks_per_sm)
     options = dict(
         written_bytes=scan.written_bytes, rereads=scan.rereads, read_bytes=scan.read_bytes,
-        passes=scan.passes, shared=scan.shared, step_bytes=scan.step_bytes,
+        first_page=scan.first_page, passes=scan.passes, shared=scan.shared,
+        step_bytes=scan.step_bytes,
         dirty_before_bytes=before,
         cycles=l2_machine.chunk_cycles(gpu, scan.step_bytes, scan.blocks_per_sm))
     found = remembered(lambda: {"bytes": l2_scan.scan(gpu.l2, of_blocks, **options)},
@@ -354,6 +372,7 @@ def derived(record: Record) -> dict:
     """Every fact that a record gives, as JSON."""
     by_sm = [side_of_sm(repeat["sides"]) for repeat in record.latency]
     latency, dirty = near_and_far(record), dirty_bytes_max(record)
+    background = background_write(record)
     same = None if None in by_sm else sum(
         all(other.get(sm) == side for other in by_sm) for sm, side in by_sm[0].items())
     digits = partition_digits(record)
@@ -366,5 +385,7 @@ def derived(record: Record) -> dict:
                                        for name, (value, spread) in latency.items()},
         "dirty_bytes_max": dirty and {"median": dirty[0], "spread": dirty[1]},
         "dirty_before_bytes": dirty_before(record),
+        "background_write_bytes_per_s": background and {"median": background[0],
+                                                        "spread": background[1]},
         "knees_bytes": knees(record),
     }

@@ -29,10 +29,12 @@ HOME_PROBE = {"count": 2048, "stride_bytes": 128, "every": 12}
 # Sizes in 60ths of the L2: MiB on an H200.
 FINE = (8, 16, 24, 28, 32, 34, 36, 38, 40, 42, 44, 46, 48, 50, 52, 56, 60, 64, 96, 128)
 COARSE = (32, 36, 40, 42, 44, 46, 48, 52, 56, 64)
-SHARED = (8, 16, 24, 26, 28, 30, 32, 34, 36, 40, 48, 64)
+SHARED = (8, 16, 24, 26, 27, 28, 29, 30, 31, 32, 33, 34, 36, 40, 48, 64)
+PAGES = (0, 37, 90)  # where buffers that all read begin: other sets fill first
 WRITTEN = (16, 24, 28, 32, 36, 40, 44, 48, 56, 64, 96, 128)
-REREAD = (24, 32, 36, 40, 42, 44, 46, 48, 52, 56, 64)
+REREAD = (24, 28, 32, 36, 40, 42, 44, 46, 48, 52, 56, 64)
 MIXED = (16, 24, 32, 36, 40, 44, 48, 56, 64)
+WAIT_NS = 100_000_000
 
 
 def plan(l2_bytes: int) -> list[Scan]:
@@ -41,13 +43,14 @@ def plan(l2_bytes: int) -> list[Scan]:
     scans = [Scan(read_bytes=s * unit, passes=5) for s in FINE]
     scans += [Scan(read_bytes=s * unit, passes=5, blocks_per_sm=4) for s in COARSE]
     scans += [Scan(read_bytes=s * unit, passes=2) for s in COARSE]
-    scans += [Scan(read_bytes=s * unit, passes=2, shared=True, threads=1024) for s in SHARED]
+    scans += [Scan(read_bytes=s * unit, passes=2, shared=True, threads=1024, first_page=page)
+              for page in PAGES for s in SHARED]
     scans += [Scan(written_bytes=s * unit, threads=512) for s in WRITTEN]
     scans += [Scan(written_bytes=s * unit, rereads=1, threads=512) for s in REREAD]
     for written, passes in ((8, 5), (24, 5), (24, 1)):
         scans += [Scan(written_bytes=written * unit, read_bytes=s * unit, passes=passes,
                        threads=512) for s in MIXED]
-    return scans
+    return [*scans, Scan(wait_ns=WAIT_NS)]
 
 
 def measure() -> dict:

@@ -47,6 +47,9 @@ def facts_text(facts: dict) -> str:
                      f"({mib(dirty['median'])} MiB)")
     lines.append(f"dirty before each scan, left by the profiler: "
                  f"{mib(facts['dirty_before_bytes'])} MiB (the model begins with that too)")
+    if background := facts["background_write_bytes_per_s"]:
+        lines.append(f"DRAM writes while SMs wait: {background['median'] / 1e6:.1f} ± "
+                     f"{background['spread'] / 1e6:.1f} MB/s")
     return "\n".join(lines)
 
 

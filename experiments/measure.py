@@ -26,6 +26,7 @@ NOTES = {
     "clocks": "left alone; times are CUDA event times of all launches of a call, caches warm",
     "cache_control": "counters: caches flushed before each launch (ncu --cache-control all), "
                      "clocks left alone (ncu --clock-control none)",
+    "memory": "counters: other memory for each repeat, up to 63 physical pages between arrays",
 }
 
 
@@ -179,15 +180,14 @@ def _errors(outputs: dict, expected: dict) -> dict:
 
 def _count_all(path: str, points, repeat: int, partial: records.Partial, report) -> None:
     """Every point under ncu, unless an earlier run has its counters."""
-    part = f"counters {repeat}"
-    missing = [point for point in points if _key(point, part) not in partial]
+    missing = [point for point in points if _key(point, f"counters {repeat}") not in partial]
     if missing:
         report.start(f"counters, repeat {repeat + 1}", len(missing))
     for first in range(0, len(missing), AT_ONCE):
-        _count(path, missing[first:first + AT_ONCE], first, part, partial, report)
+        _count(path, missing[first:first + AT_ONCE], first, repeat, partial, report)
 
 
-def _count(path: str, points, first: int, part: str, partial: records.Partial, report) -> None:
+def _count(path: str, points, first: int, repeat: int, partial: records.Partial, report) -> None:
     """One run of ncu over some points, the missing ones from number ``first`` on."""
 
     def on_line(line: str) -> None:
@@ -198,11 +198,11 @@ def _count(path: str, points, first: int, part: str, partial: records.Partial, r
     with tempfile.TemporaryDirectory(prefix="hbmeter-") as folder:
         spec = Path(folder) / "points.json"
         spec.write_text(json.dumps([point.document for point in points]), encoding="utf-8")
-        answer = ncu.profile(path, CHILD, [str(spec)], on_line=on_line)
+        answer = ncu.profile(path, CHILD, [str(spec), str(repeat)], on_line=on_line)
     if answer.dropped:
         report.note(f"this GPU does not have {', '.join(answer.dropped)}")
     for point, launches in zip(points, by_point(points, answer.launches), strict=True):
-        partial.put(_key(point, part), [
+        partial.put(_key(point, f"counters {repeat}"), [
             {"kernel": launch.function, "metrics": ncu.asked_for(launch.metrics)}
             for launch in launches
         ])

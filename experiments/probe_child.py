@@ -17,7 +17,7 @@ def main(path: str) -> None:
     from ..kernels.probes.l2 import Scan, Scanner
 
     scans = [Scan(**d) for d in json.loads(Path(path).read_text(encoding="utf-8"))]
-    scanner = Scanner(max(s.written_bytes for s in scans), max(s.read_bytes for s in scans))
+    scanner = Scanner(scans)
     for number, scan in enumerate(scans):
         print(f"{PROGRESS}{number}", flush=True)
         scanner.run(scan)

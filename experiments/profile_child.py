@@ -1,9 +1,10 @@
 """What ``hbmeter verify`` runs under Nsight Compute: each point of a JSON list once, in order.
 
-  python -m hbmeter.experiments.profile_child POINTS.json
+  python -m hbmeter.experiments.profile_child POINTS.json REPEAT
 
 Nothing else that it launches has a name with hbmeter_, so the profiled launches are exactly those
-of the points. No warm-up: ncu replays each launch by itself, caches flushed.
+of the points. No warm-up: ncu replays each launch by itself, caches flushed. Each repeat has other
+memory: which sets of an L2 fill first depends on it, and where all just fits DRAM bytes do too.
 """
 
 import json
@@ -11,23 +12,53 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 PROGRESS = "hbmeter-point "
+PAGE_BYTES, PAGES_BETWEEN = 2 << 20, 64  # physical pages; fewer than that lie between two arrays
 
 
-def main(path: str) -> None:
+def main(path: str, repeat: str) -> None:
     """Run the points; a line ``hbmeter-point I`` before each."""
     from ..kernels import get, runner
     from .grid import Point
 
+    cupy, apart = runner.require_gpu(), _Apart(int(repeat))
     for number, document in enumerate(json.loads(Path(path).read_text(encoding="utf-8"))):
         print(f"{PROGRESS}{number}", flush=True)
         point = Point.of(document)
-        # ncu saves what a launch may touch: leave it no memory that is not in use.
-        runner.require_gpu().get_default_memory_pool().free_all_blocks()
-        inputs = _inputs(point.problem)
-        q, k, v = (inputs.pop(name, None) for name in "QKV")
-        runner.run(get(point.kernel), point.problem, point.tiles, q, k, v, point.order,
-                   most_blocks_per_sm=point.blocks_per_sm, more=inputs)
+        with cupy.cuda.using_allocator(apart.allocate):
+            inputs = _inputs(point.problem)
+            q, k, v = (inputs.pop(name, None) for name in "QKV")
+            prepared = runner.Prepared(get(point.kernel), point.problem, point.tiles, q, k, v,
+                                       point.order, False, point.blocks_per_sm, inputs)
+        apart.free()  # ncu saves what a launch may touch: no memory that is not in use
+        prepared.launch()
+        cupy.cuda.runtime.deviceSynchronize()
+        del inputs, q, k, v, prepared
+        apart.free()
+
+
+class _Apart:
+    """Memory for arrays, a random number of physical pages between them."""
+
+    def __init__(self, seed: int):
+        from ..kernels.runner import require_gpu
+
+        self.pool, self.random = require_gpu().cuda.MemoryPool(), np.random.default_rng(seed)
+        self.between = []
+
+    def allocate(self, size: int):
+        """Memory of so many bytes, as CuPy asks for it."""
+        pages = int(self.random.integers(PAGES_BETWEEN))
+        if size >= PAGE_BYTES and pages:
+            self.between.append(self.pool.malloc(pages * PAGE_BYTES))
+        return self.pool.malloc(size)
+
+    def free(self) -> None:
+        """Give what lies between back, and all that is not in use."""
+        self.between.clear()
+        self.pool.free_all_blocks()
 
 
 def _inputs(problem) -> dict:
@@ -49,4 +80,4 @@ def _inputs(problem) -> dict:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

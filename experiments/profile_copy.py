@@ -6,7 +6,11 @@ from statistics import median
 from ..hwprofiles import document, loader
 
 WIDTH = 100  # columns
-HOW = "atomics of one thread an SM to lines {side} its side, all SMs at once, clocks left alone"
+_ATOMICS = "atomics of one thread an SM to lines {} its side, all SMs at once, clocks left alone"
+HOW = {
+    "near": _ATOMICS.format("near"), "far": _ATOMICS.format("far from"),
+    "background": "DRAM bytes written while all SMs wait for 100 ms and touch nothing",
+}
 
 
 def with_l2_facts(text: str, facts: dict, provenance: dict, source: str) -> str:
@@ -24,9 +28,14 @@ def with_l2_facts(text: str, facts: dict, provenance: dict, source: str) -> str:
         digits = facts["sm_partitions"]
         text = _set(text, ("l2", "sm_partitions"),
                     [f'  sm_partitions: "{digits}"  # source: {origin} [R]'])
-    for name, found in (facts["latency_cycles"] or {}).items():
-        text = _set(text, ("measured", f"l2_{name}_latency"),
-                    _measurement(name, found, origin, provenance["date"][:10]))
+    found = {f"l2_{name}_latency": (values, "cycles", HOW[name])
+             for name, values in (facts["latency_cycles"] or {}).items()}
+    if facts["background_write_bytes_per_s"]:
+        found["dram_background_write"] = (facts["background_write_bytes_per_s"], "bytes_per_s",
+                                          HOW["background"])
+    for name, (values, unit, how) in found.items():
+        text = _set(text, ("measured", name),
+                    _measurement(name, values, unit, how, origin, provenance["date"][:10]))
     loader.parse(text.encode(), source)
     return text
 
@@ -65,11 +74,11 @@ def _fact(fact, origin: str, date: str) -> list[str]:
     return [*lines, f"    date: {date}", f"    how: {fact.how}"]
 
 
-def _measurement(name: str, found: dict, origin: str, date: str) -> list[str]:
-    how = HOW.format(side="near" if name == "near" else "far from")
+def _measurement(name: str, found: dict, unit: str, how: str, origin: str,
+                 date: str) -> list[str]:
     spread = [f"    spread: {found['spread']:g}  # source: {origin} [R]"] if found["spread"] else []
-    return [f"  l2_{name}_latency:", f"    value: {found['median']:g}  # source: {origin} [R]",
-            "    unit: cycles", *spread, f"    date: {date}", f"    how: {how}"]
+    return [f"  {name}:", f"    value: {found['median']:g}  # source: {origin} [R]",
+            f"    unit: {unit}", *spread, f"    date: {date}", f"    how: {how}"]
 
 
 def _set(text: str, path: tuple[str, str], new: list[str]) -> str:

@@ -95,6 +95,7 @@ def _row(record: Record, data: dict, profile, go_on) -> dict:
     row |= _measured(data["counters"]) | _results(point, data)
     row["counts_equal"] = row.pop("predicted_by_tensor") == data["counted"]
     row["sm_read_filled"] = kernels.get(point.kernel).filled_bytes(point.problem, point.tiles)
+    row["dram_write_background"] = _background(profile, row["duration_ns_measured"])
     row["spills"] = bool(row["local_bytes"] or row["local_instructions_measured"])
     return row | _errors(row)
 
@@ -166,6 +167,12 @@ def _measured(counters: list) -> dict:
     return found
 
 
+def _background(profile, duration_ns: float | None) -> float:
+    """DRAM bytes that something else than SMs writes in so long."""
+    rate = profile and profile.measured.get("dram_background_write")
+    return rate.value * duration_ns * 1e-9 if rate and duration_ns else 0.0
+
+
 def _present(values: Iterable) -> list:
     return [value for value in values if value is not None]
 
@@ -196,16 +203,18 @@ def _error_limit(point: Point) -> float:
 def _errors(row: dict) -> dict:
     """Relative errors of the predictions, signed; of DRAM writes in parts of what was measured or
     of O, whichever is more (a small O stays in L2 and leaves nothing to divide by). Zeros that fill
-    a box are in the counter of SM reads, though in no schedule."""
+    a box are in the counter of SM reads, though in no schedule, and what the GPU writes by itself
+    is in that of DRAM writes."""
     found = {}
+    beside = {"sm_read": row["sm_read_filled"], "dram_write": row["dram_write_background"]}
     for name in BOUNDARIES:
         predicted, measured = row[f"{name}_predicted"], row[f"{name}_measured"]
         base = measured
-        if name == "sm_read" and predicted is not None:
-            predicted += row["sm_read_filled"]
         if name == "dram_write" and measured is not None:
             base = max(measured, row["compulsory_write"])
         known = predicted is not None and base
+        if known:
+            predicted += beside.get(name, 0)
         found[f"{name}_error"] = (predicted - measured) / base if known else None
     return found
 

@@ -24,7 +24,6 @@ from .tiles import Tiles
 
 Bound = tuple["Var | None", int]  # of a loop: a variable and an offset
 
-TENSOR_ALIGN_BYTES = 4096  # no two tensors share a unit of the L2 reader
 PAGE_NUMBER_BYTES = 4
 
 
@@ -189,20 +188,17 @@ class Program:
 
     @cached_property
     def tensor_records(self) -> np.ndarray:
-        """The tensors as TENSOR records, laid one after the other in memory."""
+        """The tensors as TENSOR records, not laid in memory yet."""
         records = np.zeros(len(self.tensors), TENSOR)
-        base = 0
         for row, tensor in zip(records, self.tensors, strict=True):
             row["rows"], row["cols"] = tensor.rows, tensor.cols
             row["element_bytes"], row["group"] = tensor.element_bytes, tensor.group
-            row["base_bytes"] = base
             row["rows_kept"] = tensor.rows_kept
             if tensor.page_rows:
                 row["page_rows"] = tensor.page_rows
                 heads = self.problem.head_count // tensor.group
                 row["pages"] = heads * (tensor.rows_kept // tensor.page_rows)
                 row["page_stride"] = _scattering_stride(row["pages"])
-            base += -(-self.tensor_bytes(tensor) // TENSOR_ALIGN_BYTES) * TENSOR_ALIGN_BYTES
         return records
 
     @cached_property

@@ -29,7 +29,7 @@ def main(arguments):
         print(f"==ERROR== Failed to find metric {absent[0]}")
         return 1
     with open(options["--log-file"], "w", encoding="utf-8") as file:
-        file.write("\n".join(table(metrics, arguments[-1])) + "\n")
+        file.write("\n".join(table(metrics, arguments[-2])) + "\n")
     return 0
 
 

@@ -122,30 +122,36 @@ def test_head_order_reads_more_than_row_order_when_k_and_v_outgrow_the_cache():
     assert head.dram_read_bytes > 3 * row.dram_read_bytes
 
 
-def dictionary_lru(accesses, n_sets):
+def dictionary_lru(accesses, n_sets, dirty_ways):
     """Units read, written or added to one after the other: (sectors fetched, written back).
 
-    One partition, write-back without fetch, no limit on dirty ways."""
-    cache = new_cache(n_sets)
+    One partition, write-back without fetch. Before each access a set writes back its oldest dirty
+    unit if it is the oldest of a full set or more than ``dirty_ways`` are dirty; a new unit takes
+    the place of the oldest that was clean then, or of the oldest."""
+    cache = new_cache(n_sets, dirty_ways)
     sets = [OrderedDict() for _ in range(n_sets)]
     fetched = written_back = 0
     for unit, mask, how in accesses:
         ways = sets[set_of(cache, unit)]
-        valid, dirty = ways.pop(unit, (0, 0))
-        if not valid and len(ways) == l2_cache.WAYS:
-            _, (_, leaving) = ways.popitem(last=False)
-            written_back += leaving.bit_count()
-        if how != "read":
-            dirty |= mask
-        if how != "write":
-            fetched += (mask & ~valid).bit_count()
-        ways[unit] = (valid | mask, dirty)
+        for kind in {"add": ("read", "write")}.get(how, (how,)):
+            clean = [other for other, (_, dirty) in ways.items() if not dirty]
+            dirty = [other for other in ways if other not in clean]
+            full = len(ways) == l2_cache.WAYS
+            if dirty and ((full and dirty[0] == next(iter(ways))) or len(dirty) > dirty_ways):
+                written_back += ways[dirty[0]][1].bit_count()
+                ways[dirty[0]] = (ways[dirty[0]][0], 0)
+            if unit not in ways and full:
+                ways.pop((clean or dirty)[0])
+            valid, written = ways.pop(unit, (0, 0))
+            if kind == "read":
+                fetched += (mask & ~valid).bit_count()
+            ways[unit] = (valid | mask, written | mask if kind == "write" else written)
     return fetched, written_back
 
 
-def new_cache(n_sets):
-    """One partition of so many sets of lines, all of which may be dirty."""
-    cache = l2_cache.empty_cache(n_sets * l2_cache.WAYS * 128, 1, 128, n_sets * 16 * 128)
+def new_cache(n_sets, dirty_ways=l2_cache.WAYS):
+    """One partition of so many sets of lines."""
+    cache = l2_cache.empty_cache(n_sets * l2_cache.WAYS * 128, 1, 128, n_sets * dirty_ways * 128)
     assert cache.shape[1] == n_sets
     return cache
 
@@ -155,23 +161,24 @@ access = st.tuples(st.integers(0, 200), st.integers(1, 15),
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(access, max_size=400), st.integers(1, 5))
-def test_the_cache_is_a_dictionary_lru(accesses, n_sets):
-    assert replay(accesses, n_sets) == dictionary_lru(accesses, n_sets)
+@given(st.lists(access, max_size=400), st.integers(1, 5), st.sampled_from([1, 7, 16]))
+def test_the_cache_is_a_dictionary_lru(accesses, n_sets, dirty_ways):
+    assert replay(accesses, n_sets, dirty_ways) == dictionary_lru(accesses, n_sets, dirty_ways)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_cache_is_a_dictionary_lru_over_thousands_of_accesses(seed):
+@pytest.mark.parametrize(("seed", "written"), [(0, 0.2), (1, 0.2), (2, 0.5), (3, 0.5), (4, 0.9)])
+def test_the_cache_is_a_dictionary_lru_over_thousands_of_accesses(seed, written):
     random = np.random.default_rng(seed)
-    hows = random.choice(["read", "write", "add"], 4000, p=[0.7, 0.2, 0.1])
+    hows = random.choice(["read", "write", "add"], 4000, p=[0.9 - written, written, 0.1])
     units, masks = random.integers(0, 100, 4000), random.integers(1, 16, 4000)
     accesses = [(int(u), int(m), str(how)) for u, m, how in zip(units, masks, hows, strict=True)]
-    assert replay(accesses, 3) == dictionary_lru(accesses, 3)
+    for dirty_ways in (1, 7, 16):
+        assert replay(accesses, 3, dirty_ways) == dictionary_lru(accesses, 3, dirty_ways)
 
 
-def replay(accesses, n_sets):
+def replay(accesses, n_sets, dirty_ways):
     """The same, by the cache."""
-    cache = new_cache(n_sets)
+    cache = new_cache(n_sets, dirty_ways)
     fetched = written_back = 0
     for unit, mask, how in accesses:
         if how == "add":
@@ -201,14 +208,13 @@ def test_an_add_is_made_at_the_home_and_far_copies_are_stale_then():
 
 
 def test_no_more_ways_are_dirty_than_may_be():
-    share = 0.5
-    cache = l2_cache.empty_cache(16 * 128, 1, 128, int(16 * 128 * share))
-    cleaned = 0
+    cache, cleaned = new_cache(1, dirty_ways=8), 0
     for unit in range(12):
-        cleaned += int(write_unit(cache, unit, 0, np.uint64(15))[5]).bit_count()
-    assert cleaned == (12 - 8) * 4
-    for unit in range(12):  # what was written back is still there
-        assert read_unit(cache, unit, 0, np.uint64(15))[0] == 0
+        cleaned += int(write_unit(cache, unit, 0, np.uint64(15))[3]).bit_count()
+    assert cleaned == (12 - 9) * 4  # the last write finds nine
+    for unit in range(12):  # what was written back is still there; the next access finds nine
+        fetched, _, dirty, *_ = read_unit(cache, unit, 0, np.uint64(15))
+        assert fetched == 0 and int(dirty) == (15 if unit == 0 else 0)
 
 
 @pytest.mark.parametrize("unit_bytes", [128, l2_cache.UNIT_BYTES])
@@ -222,9 +228,9 @@ def test_lines_fill_the_sets_of_an_h200_evenly_two_of_a_page_with_one_home_each(
         for unit in range(page * units, (page + 1) * units):
             found[page, set_of(cache, unit), home_of(cache, unit)] += 1
     assert np.array_equal(found[..., 0], found[..., 1]) and found.max() == 1
-    for window in (8, 14, 64):  # as even as whole pairs can be
+    for window in (8, 14, 64):  # as even as in seven sets of an H200: 0.9 to 1.3 lines, 1.9 of 70
         sums = 2 * found[:window, :, 0].sum(axis=0)
-        assert set(np.unique(sums)) <= {int(sums.mean() // 2) * 2, int(sums.mean() // 2) * 2 + 2}
+        assert 0.6 < sums.std() < 1.9
 
 
 @pytest.mark.parametrize("sets", [1, 3, 40, 5000])
@@ -244,15 +250,23 @@ def test_homes_change_with_the_address_as_the_latencies_of_an_h200_did():
     assert len(set(measured ^ modelled)) == 1
 
 
-def test_the_least_recent_way_leaves_and_is_written_back_when_dirty():
+def test_a_dirty_way_is_written_back_when_it_is_the_oldest_and_leaves_after_it():
     cache = new_cache(1)
     write_unit(cache, 0, 0, np.uint64(15))
     for unit in range(1, 16):
         read_unit(cache, unit, 0, np.uint64(15))
-    for new, written in ((16, 15), (17, 0)):
+    for new, written, left in ((16, 15, 1), (17, 0, 0), (18, 0, 2)):
         _, _, dirty, *_ = read_unit(cache, new, 0, np.uint64(15))
         assert int(dirty) == written
-        assert new - 15 not in cache[0, 0, :l2_cache.WAYS].tolist()  # tags are units + 1
+        assert left + 1 not in cache[0, 0, :l2_cache.WAYS].tolist()  # tags are units + 1
+
+
+def test_reads_that_hit_let_old_dirty_ways_be_written_back():
+    cache = new_cache(1)
+    for unit in range(16):
+        write_unit(cache, unit, 0, np.uint64(15))
+    written = [int(read_unit(cache, 15, 0, np.uint64(15))[2]) for _ in range(3)]
+    assert written == [15, 0, 0]  # unit 0 is the oldest, and clean then
 
 
 def test_far_data_takes_room_on_both_sides():
@@ -287,8 +301,8 @@ def test_the_second_block_of_an_sm_walks_k_and_v_apart_from_the_first():
 
 
 def test_blocks_of_unequal_pace_part_and_heads_far_above_the_cache_are_read_more_often():
-    problem = Attention(1, 32, 8192, 128)
-    in_step, apart = (simulate("flash2", problem, gpu_with(12 << 20, 2, **changes),
+    problem = Attention(1, 64, 8192, 128)
+    in_step, apart = (simulate("flash2", problem, gpu_with(16 << 20, 2, **changes),
                                Tiles(128, 64, 2), order="head", blocks_per_sm=2,
                                running=[Running(younger_paces=(1.0,))], skip_repeats=False)
                       for changes in (IN_STEP, {}))
@@ -297,21 +311,23 @@ def test_blocks_of_unequal_pace_part_and_heads_far_above_the_cache_are_read_more
 
 
 def test_seeds_matter_where_all_just_fits_and_nowhere_else():
-    """64 thread blocks that each read and rewrite their own head: which SMs they get decides."""
+    """64 thread blocks that each read and rewrite their own head: where their memory lies decides
+    (an H200 read 26 to 76 MB of 25 in six launches of 64 heads and 16 of K and V)."""
     spread = {}
     for heads, seq in ((64, 1024), (64, 2048), (128, 2048)):
         program = schedules.build("flash1", Attention(1, heads, seq, 64), Tiles(64, 64))
-        least, most = l2.read_spread(program, H200, seeds=3, blocks_per_sm=1)
+        least, most = l2.read_spread(program, H200, seeds=8, blocks_per_sm=1)
         spread[heads, seq] = most / least
-    assert spread[64, 1024] == 1 and spread[64, 2048] > 1.2 and spread[128, 2048] < 1.03
+    assert spread[64, 1024] < 1.01 and spread[64, 2048] > 1.2 and spread[128, 2048] < 1.03
 
 
 def test_what_was_dirty_before_leaves_and_counts_as_written_but_for_no_tensor():
     gpu = gpu_with(1 << 20, 2)
     clean, dirty = (simulate("flash2", gpu=gpu, dirty_before_bytes=size) for size in (0, 1 << 18))
-    assert dirty.before_written_back * 32 == 1 << 18
+    left = dirty.before_written_back * 32
+    assert 0.95 < left / (1 << 18) <= 1  # (what sets that nobody touched again still have)
     tensors = sum(t["write_bytes"] for t in dirty.by_tensor.values())
-    assert dirty.dram_write_bytes == tensors + (1 << 18)
+    assert dirty.dram_write_bytes == tensors + left
     assert clean.before_written_back == 0
 
 

@@ -76,11 +76,13 @@ def test_blocks_that_hit_go_round_their_slices_before_others_push_them_out():
 
 def test_what_was_dirty_before_leaves_first():
     cache = small_l2(64, dirty_bytes_max=8 * 64 * 128)
-    limit, before = 8 * 64 * 128, 64 * 128
+    limit, one_a_set = 8 * 64 * 128, 64 * 128
     alone = l2_scan.scan(cache, [0] * 4, written_bytes=2 * limit)
-    assert alone == (0, limit)
-    assert l2_scan.scan(cache, [0] * 4, written_bytes=2 * limit, dirty_before_bytes=before) == (
-        0, limit + before)
+    assert alone == (0, limit - one_a_set)  # which the next access finds too many
+    assert l2_scan.scan(cache, [0] * 4, written_bytes=2 * limit, dirty_before_bytes=one_a_set) == (
+        0, limit)
+    assert l2_scan.scan(cache, [0] * 4, written_bytes=limit + 2 * one_a_set, rereads=2) == (
+        0, 2 * one_a_set)
 
 
 def test_in_step_all_readers_of_a_shared_buffer_count_as_one_a_side():

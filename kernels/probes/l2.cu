@@ -47,11 +47,20 @@ __device__ void read_slice(const uint4* base, Slice slice, uint4& sum) {
     }
 }
 
+__device__ void wait(long long ns) {
+    long long start, now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+    do {
+        __nanosleep(1000);
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    } while (now - start < ns);
+}
+
 // Each block writes its slice of `written` once and reads it `rereads` times, then reads its
-// slice of `other` (all of it when `shared`) `passes` times.
+// slice of `other` (all of it when `shared`) `passes` times, then waits.
 extern "C" __global__ void hbmeter_probe_scan(uint4* written, size_t written_lines, int rereads,
                                               const uint4* other, size_t read_lines, int passes,
-                                              int shared, uint4* sink) {
+                                              int shared, long long wait_ns, uint4* sink) {
     uint4 sum = make_uint4(0, 0, 0, 0);
     Slice mine = slice_of(written_lines, blockIdx.x, gridDim.x);
     for (size_t i = mine.first + threadIdx.x; i < mine.end; i += blockDim.x)
@@ -60,5 +69,6 @@ extern "C" __global__ void hbmeter_probe_scan(uint4* written, size_t written_lin
     for (int pass = 0; pass < rereads; pass++) read_slice(written, mine, sum);
     Slice read = shared ? slice_of(read_lines, 0, 1) : slice_of(read_lines, blockIdx.x, gridDim.x);
     for (int pass = 0; pass < passes; pass++) read_slice(other, read, sum);
+    if (wait_ns) wait(wait_ns);
     if (sum.x == 0x12345u && sum.y == 0x678u) *sink = sum;  // so that no load is left out
 }

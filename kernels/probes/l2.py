@@ -4,6 +4,7 @@ Importing this needs no CuPy.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -16,14 +17,15 @@ SOURCE = Path(__file__).with_suffix(".cu")
 OPTIONS = ("--std=c++17",)
 LATENCY_ENTRY, SCAN_ENTRY = "hbmeter_probe_latency", "hbmeter_probe_scan"
 LINE_BYTES, VECTOR_BYTES = 128, 16
-ALIGNMENT = 2 << 20  # of buffers: a physical page, so that offsets are those of addresses
+PAGE_BYTES = 2 << 20  # physical; buffers begin on one, so that offsets are those of addresses
 LATENCY_THREADS = 32
 
 
 @dataclass(frozen=True)
 class Scan:
     """Every block writes its slice of one buffer, reads that ``rereads`` times, then reads its
-    slice of another one (all of it when ``shared``) ``passes`` times."""
+    slice of another one (all of it when ``shared``), which begins at its page ``first_page``,
+    ``passes`` times, then waits ``wait_ns``."""
 
     written_bytes: int = 0
     rereads: int = 0
@@ -32,6 +34,8 @@ class Scan:
     shared: bool = False
     blocks_per_sm: int = 1
     threads: int = 256
+    first_page: int = 0
+    wait_ns: int = 0
 
     @property
     def document(self) -> dict:
@@ -67,10 +71,11 @@ def latency(count: int, stride_bytes: int, rounds: int = 4) -> tuple[np.ndarray,
 
 
 class Scanner:
-    """Buffers for scans up to some size."""
+    """Buffers for some scans."""
 
-    def __init__(self, written_bytes: int, read_bytes: int):
-        self.written, self.read = _buffer(written_bytes), _buffer(read_bytes)
+    def __init__(self, scans: Sequence[Scan]):
+        self.written = _buffer(max(scan.written_bytes for scan in scans))
+        self.read = _buffer(max(scan.first_page * PAGE_BYTES + scan.read_bytes for scan in scans))
         self.sink = require_gpu().zeros(4, np.uint32)
 
     def run(self, scan: Scan) -> None:
@@ -78,8 +83,8 @@ class Scanner:
         grid = _properties()["multiProcessorCount"] * scan.blocks_per_sm
         _function(SCAN_ENTRY)((grid,), (scan.threads,), (
             self.written, np.uint64(scan.written_bytes // LINE_BYTES), np.int32(scan.rereads),
-            self.read, np.uint64(scan.read_bytes // LINE_BYTES), np.int32(scan.passes),
-            np.int32(scan.shared), self.sink,
+            self.read[scan.first_page * PAGE_BYTES:], np.uint64(scan.read_bytes // LINE_BYTES),
+            np.int32(scan.passes), np.int32(scan.shared), np.int64(scan.wait_ns), self.sink,
         ))
         require_gpu().cuda.runtime.deviceSynchronize()
 
@@ -91,8 +96,8 @@ def _properties() -> dict:
 
 def _buffer(size_bytes: int):
     """Zeros that start on a physical page."""
-    whole = require_gpu().zeros(size_bytes + ALIGNMENT, np.uint8)
-    offset = -whole.data.ptr % ALIGNMENT
+    whole = require_gpu().zeros(size_bytes + PAGE_BYTES, np.uint8)
+    offset = -whole.data.ptr % PAGE_BYTES
     return whole[offset : offset + size_bytes]
 
 

@@ -32,7 +32,7 @@ from ..program import Program
 from ..tape import Record
 from .heard import GoOn, run_heard
 from .l2_blocks import SLOT, dirty_sectors, run_phase, write_before
-from .l2_cache import SECTORS_PER_UNIT_MAX, UNIT_BYTES, WAYS, cache_of, room_of
+from .l2_cache import PAGE_BYTES, SECTORS_PER_UNIT_MAX, UNIT_BYTES, WAYS, cache_of, room_of
 from .l2_counts import COLUMNS, FETCHED, FILLED, MERGED, READ, WRITTEN, WRITTEN_BACK
 from .l2_log import NO_EVENTS, Log
 from .l2_machine import machine_of, sm_gpcs, sm_sides, sms_of_grid
@@ -42,6 +42,9 @@ from .l2_repeat import UPDATED, plan_phase, stored_once
 
 if TYPE_CHECKING:
     from ...hwprofiles.schema import Profile
+
+TENSOR_ALIGN_BYTES = 4096  # no two tensors share a unit
+PAGES_BETWEEN = 64  # fewer physical pages than that lie between two tensors
 
 
 @dataclass(frozen=True)
@@ -137,10 +140,11 @@ def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[
     ``skip_repeats``: count groups of thread blocks that repeat others without simulating them
     (l2_repeat.py). ``scale``: the program stands for one whose walks are so many times longer
     (at_scale.py), and is run on an L2 as many times smaller. ``seed``: another launch, whose
-    physical pages and first SMs are others. ``warm``: the L2 starts as the same call left it, which
-    is simulated whole before and not counted. ``log`` gets what thread blocks do and when, without
-    skipped ones; when it is full the run ends there, and so do the counts. ``on_progress`` gets the
-    share that is done some times a second; what it raises, or Ctrl-C, ends the run.
+    tensors have other physical pages and which begins at other SMs. ``warm``: the L2 starts as the
+    same call left it, which is simulated whole before and not counted. ``log`` gets what thread
+    blocks do and when, without skipped ones; when it is full the run ends there, and so do the
+    counts. ``on_progress`` gets the share that is done some times a second; what it raises, or
+    Ctrl-C, ends the run.
     Raises InputError for an unknown order or prefetch, or units that the reader cannot hold.
     """
     order, gpu = of_program(order, program), _smaller(gpu, scale)
@@ -148,7 +152,7 @@ def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[
     issued = [issue(order, program.problem, *grid) for grid in grids(program)]
     residents = np.broadcast_to(blocks_per_sm, len(program.phases))
     running = running or [Running()] * len(program.phases)
-    tensors = _with_others(program)
+    tensors = _in_memory(program, seed, scale)
     cache: Any = None
     for skipping in (False, skip_repeats) if warm else (skip_repeats,):
         sectors, plans = np.zeros((len(tensors), COLUMNS), np.int64), []
@@ -194,11 +198,19 @@ def _smaller(gpu: "Profile", scale: int) -> "Profile":
     return gpu.model_copy(update={"l2": l2.model_copy(update=smaller)})
 
 
-def _with_others(program: Program) -> np.ndarray:
-    """The program's tensors, and one behind them for all that others wrote."""
-    tensors = program.tensor_records
+def _in_memory(program: Program, seed: int, scale: int) -> np.ndarray:
+    """The program's tensors, and one behind them for all that others wrote. Those that fill a
+    physical page begin on one of their own, up to PAGES_BETWEEN behind the tensor before: other
+    ones for each ``seed``, as each cudaMalloc finds other memory."""
+    page, end = PAGE_BYTES // scale, 0
+    random = np.random.default_rng(seed)
+    tensors = program.tensor_records.copy()
+    for record, tensor in zip(tensors, program.tensors, strict=True):
+        size, gap = program.tensor_bytes(tensor), int(random.integers(PAGES_BETWEEN)) * page
+        record["base_bytes"] = -(-end // page) * page + gap if size >= page else end
+        end = record["base_bytes"] + -(-size // TENSOR_ALIGN_BYTES) * TENSOR_ALIGN_BYTES
     others = tensors[-1:].copy()
-    others["base_bytes"] = -(-(program.footprint_bytes + (1 << 32)) // (1 << 32)) << 32
+    others["base_bytes"] = -(-(end + (1 << 32)) // (1 << 32)) << 32
     return np.concatenate([tensors, others])
 
 

@@ -313,25 +313,23 @@ def _move_unit(unit: Any, mask: np.uint64, side: int, kind: int, counts: np.ndar
                machine: Record) -> None:
     """Read, write or add to some sectors of a unit; count what DRAM gives and takes."""
     if kind == _REDUCE:
-        filled, tag, dirty, clean_tag, cleaned = add_unit(cache, unit, mask)
+        filled, tag, dirty, other_tag, other_dirty = add_unit(cache, unit, mask)
         counts[FILLED] += popcount(filled)
         _write_back(tag, dirty, sectors, tensors, machine)
-        _write_back(clean_tag, cleaned, sectors, tensors, machine)
+        _write_back(other_tag, other_dirty, sectors, tensors, machine)
         return
     if kind == _STORE:
-        near_tag, near_dirty, far_tag, far_dirty, clean_tag, cleaned = write_unit(
-            cache, unit, side, mask)
+        near_tag, near_dirty, home_tag, home_dirty = write_unit(cache, unit, side, mask)
         _write_back(near_tag, near_dirty, sectors, tensors, machine)
-        _write_back(far_tag, far_dirty, sectors, tensors, machine)
-        _write_back(clean_tag, cleaned, sectors, tensors, machine)
+        _write_back(home_tag, home_dirty, sectors, tensors, machine)
         return
     fetched, near_tag, near_dirty, far_tag, far_dirty, changed = read_unit(
         cache, unit, side, mask)
     if fetched:
         counts[FETCHED] += popcount(fetched)
     _write_back(near_tag, near_dirty, sectors, tensors, machine)
+    _write_back(far_tag, far_dirty, sectors, tensors, machine)
     if changed:
-        _write_back(far_tag, far_dirty, sectors, tensors, machine)
         for other in range(len(last)):
             if other != side:
                 last[other].tile = -1

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..jit import njit
 from .heap import sift_down
-from .l2_cache import UNIT_BYTES, cache_of, popcount, read_unit, write_unit
+from .l2_cache import PAGE_BYTES, UNIT_BYTES, cache_of, popcount, read_unit, write_unit
 
 if TYPE_CHECKING:
     from ...hwprofiles.schema import L2Cache
@@ -23,16 +23,16 @@ WARP_LINES = 4  # of 128 bytes: 16 bytes a thread
 
 
 def scan(l2: "L2Cache", sides: Sequence[int] | np.ndarray, *, written_bytes: int = 0,
-         rereads: int = 0, read_bytes: int = 0, passes: int = 0, shared: bool = False,
-         step_bytes: int = 4096, dirty_before_bytes: int = 0,
+         rereads: int = 0, read_bytes: int = 0, first_page: int = 0, passes: int = 0,
+         shared: bool = False, step_bytes: int = 4096, dirty_before_bytes: int = 0,
          cycles: Sequence[float] = IN_STEP) -> tuple[int, int]:
     """DRAM bytes (read, written back) of a scan; ``l2`` as a profile has it.
 
     ``sides``: the partition of each block. Every block writes its slice of one buffer, reads that
-    ``rereads`` times, then reads its slice of another (all of it when ``shared``) ``passes``
-    times. ``cycles``: of a chunk that hits, of one that misses, and of DRAM for a sector. The cache
-    is empty before but for ``dirty_before_bytes`` that something else wrote; what is dirty at the
-    end stays uncounted.
+    ``rereads`` times, then reads its slice of another (all of it when ``shared``; it begins
+    ``first_page`` pages behind the first) ``passes`` times. ``cycles``: of a chunk that hits, of
+    one that misses, and of DRAM for a sector. The cache is empty before but for
+    ``dirty_before_bytes`` that something else wrote; what is dirty at the end stays uncounted.
     """
     sides = np.asarray(sides, np.int64)
     line, sector = l2.line_bytes, l2.sector_bytes
@@ -43,15 +43,16 @@ def scan(l2: "L2Cache", sides: Sequence[int] | np.ndarray, *, written_bytes: int
     readers = np.zeros(len(sides), np.bool_)
     readers[np.unique(sides, return_index=True)[1] if shared else slice(None)] = True
     costs = np.array(cycles, np.float64)
-    walks = _walks(len(sides), before, written, rereads, read_bytes // line, passes, shared)
-    others = _walks(len(sides), 0, before, 0, 0, 0, False)
+    walks = _walks(len(sides), before, written, rereads, read_bytes // line,
+                   first_page * PAGE_BYTES // line, passes, shared)
+    others = _walks(len(sides), 0, before, 0, 0, 0, 0, False)
     counts = (_scan(cache, sides, readers, others, chunk, mask, costs)
               + _scan(cache, sides, readers, walks, chunk, mask, costs))
     return int(counts[0]) * sector, int(counts[1]) * sector
 
 
-def _walks(blocks: int, before: int, written: int, rereads: int, read: int, passes: int,
-           shared: bool) -> np.ndarray:
+def _walks(blocks: int, before: int, written: int, rereads: int, read: int, later: int,
+           passes: int, shared: bool) -> np.ndarray:
     """The lines that a block walks over, one walk after the other: [block, walk, (what, first,
     end)]; what: 0 written, 1 read by all, 2 by readers."""
     number = np.arange(blocks)
@@ -63,7 +64,7 @@ def _walks(blocks: int, before: int, written: int, rereads: int, read: int, pass
 
     found = [(0, *slices(before, written, blocks))]
     found += [(1, *slices(before, written, blocks))] * rereads
-    found += [(2, *slices(before + written, read, 1 if shared else blocks))] * passes
+    found += [(2, *slices(before + written + later, read, 1 if shared else blocks))] * passes
     return np.array([[np.full(blocks, what), first, end] for what, first, end in found]
                     ).transpose(2, 0, 1).copy()
 
@@ -110,8 +111,8 @@ def _scan(cache: np.ndarray, sides: np.ndarray, readers: np.ndarray, walks: np.n
 
 @njit
 def _write(cache: np.ndarray, line: int, side: int, mask: np.uint64, counts: np.ndarray) -> None:
-    _, near, _, home, _, cleaned = write_unit(cache, line, side, mask)
-    counts[1] += popcount(near) + popcount(home) + popcount(cleaned)
+    _, near, _, home = write_unit(cache, line, side, mask)
+    counts[1] += popcount(near) + popcount(home)
 
 
 @njit
@@ -159,7 +160,7 @@ def _phases(cache: np.ndarray, sides: np.ndarray, chunks: int, chunk: int, passe
                 gone += popcount(near) + popcount(home)
             for n in range(written):
                 unit = 3 * others + (block * steps + step) * written + n
-                _, near, _, home, _, cleaned = write_unit(cache, unit, sides[block], mask)
-                gone += popcount(near) + popcount(home) + popcount(cleaned)
+                _, near, _, home = write_unit(cache, unit, sides[block], mask)
+                gone += popcount(near) + popcount(home)
     return fetched, gone
 
