@@ -94,6 +94,13 @@ class Point:
 
         return self in grid_fresh.points()
 
+    @property
+    def newer(self) -> bool:
+        """The same of the kernels for training, decoding and softmax (grid_newer.py)."""
+        from . import grid_newer
+
+        return self in grid_newer.points()
+
     def __str__(self):
         limit = f" {self.blocks_per_sm}/SM" if self.blocks_per_sm else ""
         turn = f" K,V {self.tiles.kv_order}" * (self.tiles.kv_order != "forward")
@@ -117,21 +124,21 @@ def points(quick: bool = False) -> tuple[Point, ...]:
     K and V of all heads are below the L2 for some points and above it for others. Lengths are
     multiples of 16, so that every store is of whole sectors.
     """
-    from . import grid_fresh
+    from . import grid_fresh, grid_newer
 
     found = recorded()
     if not quick:
-        return found + grid_fresh.seen() + grid_fresh.points()
+        return found + grid_fresh.seen() + grid_fresh.points() + grid_newer.points()
     small = [p for p in found if p.problem.seq <= 2048]
     return tuple(p for name in dict.fromkeys(x.kernel for x in found)
                  for p in [x for x in small if x.kernel == name][:3])
 
 
 def having(points: tuple[Point, ...], texts: list[str]) -> tuple[Point, ...]:
-    """The points in whose line (as ``str`` has it) one of the texts is; "fresh": those that are.
-    Raises InputError for a text that no line has."""
+    """The points in whose line (as ``str`` has it) one of the texts is; "fresh" and "newer": those
+    that are. Raises InputError for a text that no line has."""
     def has(point, text):
-        return text in str(point) or (text == "fresh" and point.fresh)
+        return text in str(point) or (text in ("fresh", "newer") and getattr(point, text))
 
     for text in texts:
         if not text or not any(has(point, text) for point in points):

@@ -17,7 +17,7 @@ from ..simulator.engines.heard import side_by_side
 from ..simulator.execution import generic
 from ..simulator.rounding import rounded_error
 from ..simulator.time_model import l2_options
-from . import grid_fresh, ncu
+from . import grid_fresh, grid_newer, ncu
 from .commands.check import LIMITS
 from .grid import Point
 from .ncu_csv import Profiled
@@ -62,7 +62,7 @@ def comparison(record: Record, profile=None, on_done=lambda: None) -> list[dict]
     ``on_done`` is called when a point is done.
     """
     profile = profile or gpu_profile(record)
-    grid_fresh.points()  # made here once: by each thread otherwise
+    grid_fresh.points(), grid_newer.points()  # made here once: by each thread otherwise
 
     def row(data, go_on):
         return _row(record, data, profile, go_on)
@@ -83,7 +83,7 @@ def _row(record: Record, data: dict, profile, go_on) -> dict:
         "kernel": point.kernel, "schedule": kernels.get(point.kernel).schedule,
         "shape": point.shape, "problem": data["problem"], "tiles": data["tiles"],
         "order": point.order, "blocks_per_sm": blocks_per_sm, "held_out": point.held_out,
-        "fresh": point.fresh,
+        "fresh": point.fresh, "newer": point.newer,
         "registers": max(entry["registers"] for entry in attributes),
         "local_bytes": max(entry["local_bytes"] for entry in attributes),
         "compulsory_read": point.problem.compulsory_read_bytes,
@@ -224,16 +224,19 @@ def _errors(row: dict) -> dict:
 
 def summary(rows: list[dict]) -> list[dict]:
     """For each kernel, for all ("all"), for those held out by hash ("held out") and for those that
-    were first measured when the L2 model was finished ("fresh"; "steady" ones: their own counter
-    of DRAM reads does not vary by more than STEADY), each boundary: points and median, mean and
-    worst absolute relative error of the predictions; points that spill are left out and counted."""
+    were first measured when the L2 model was finished ("fresh", and "newer" kernels; "steady" ones:
+    their own counter of DRAM reads does not vary by more than STEADY), each boundary: points and
+    median, mean and worst absolute relative error of the predictions; points that spill are left
+    out and counted."""
     groups = {
         kernel: [row for row in rows if row["kernel"] == kernel]
         for kernel in dict.fromkeys(row["kernel"] for row in rows)
     } | {"all": rows, "held out": [row for row in rows if row["held_out"]]}
-    if fresh := [row for row in rows if row["fresh"]]:
-        groups["fresh"] = fresh
-        groups["fresh, steady"] = [row for row in fresh if (row["dram_read_spread"] or 0) <= STEADY]
+    for name in ("fresh", "newer"):
+        if found := [row for row in rows if row[name]]:
+            groups[name] = found
+            groups[f"{name}, steady"] = [row for row in found
+                                         if (row["dram_read_spread"] or 0) <= STEADY]
     found = []
     for kernel, of_kernel in groups.items():
         kept = [row for row in of_kernel if not row["spills"]]

@@ -1,6 +1,6 @@
 """Are fresh points new to whoever made the model?"""
 
-from hbmeter.experiments import grid, grid_fresh, records
+from hbmeter.experiments import grid, grid_fresh, grid_newer, records
 from hbmeter.experiments.grid import Point
 
 
@@ -23,3 +23,11 @@ def test_they_are_spread_over_shapes_orders_and_working_sets():
     kv_bytes = [2 * p.problem.kv_heads * p.problem.seq * p.problem.head_dim
                 * p.problem.dtype_bytes for p in points]
     assert min(kv_bytes) < 8 << 20 and max(kv_bytes) > 256 << 20
+
+
+def test_newer_points_are_of_all_kernels_that_the_model_was_not_developed_with():
+    points = grid_newer.points()
+    assert len({*points}) == sum(grid_newer.COUNTS.values()) and not {*points} & {*grid.recorded()}
+    assert not {p.kernel for p in points} & {*grid_fresh.COUNTS}
+    assert {p.problem.direction for p in points} == {"forward", "backward", "softmax"}
+    assert grid.having(grid.points(), ["newer"]) == points
