@@ -30,6 +30,7 @@ MISSES = {
     ("private, read 5×, 4 blocks/SM", calibrate.READ): SOFT,
     ("written, then read", calibrate.READ): SOFT,
     ("written, then read", calibrate.WRITE): SOFT,
+    ("24 MiB written, then private, read 5×", calibrate.WRITE): "one of eight: +9% at 24 MiB read",
     ("24 MiB written, then private, read 1×", calibrate.WRITE):
         "what was written back last is still on its way: +12% at 44 MiB read",
 }
@@ -207,9 +208,9 @@ def test_the_model_is_within_5_percent_away_from_the_knee(curves, curve, boundar
 
 
 def test_below_and_above_the_rise_private_and_shared_reads_are_within_5_percent(curves):
-    """What the misses above leave standing: all sizes but 36 (four blocks: +6%), 40 to 52 MiB."""
+    """What the misses above leave standing: all sizes but 40 to 52 MiB."""
     rows = [r for r in calibrate.judged(curves) if r["pattern"] in ("private", "shared")
-            and r["size_bytes"] // MIB not in (36, *range(40, 53))]
+            and not 40 * MIB <= r["size_bytes"] <= 52 * MIB]
     assert len(rows) > 20 and max(abs(r["error"]) for r in rows) <= calibrate.BAR
 
 
