@@ -26,6 +26,7 @@ from .remembered import remembered
 
 SM_READ_LIMIT = 1e-3  # |error| of SM reads on points that do not spill
 STEADY = 0.05  # range of a counter over its repeats, of the median
+SEEDS = 5  # launches that are predicted where a counter is not steady in other memory
 BOUNDARIES = ("sm_read", "sm_write", "l2_read_sectors", "dram_read", "dram_write")
 
 
@@ -76,7 +77,7 @@ def comparison(record: Record, profile=None, on_done=lambda: None) -> list[dict]
 
 def _row(record: Record, data: dict, profile, go_on) -> dict:
     point = Point.of(data)
-    attributes = data["attributes"].values()
+    attributes, elsewhere = data["attributes"].values(), record.provenance.get("memory")
     blocks_per_sm = [max(entry["blocks_per_sm"], 1) for entry in attributes]
     row = {
         "gpu": record.gpu, "record": record.name,
@@ -90,9 +91,10 @@ def _row(record: Record, data: dict, profile, go_on) -> dict:
         "compulsory_write": point.problem.compulsory_write_bytes,
     }
     row |= _counted(data["counted"])
+    row |= _measured(data["counters"], point.problem.compulsory_write_bytes)
+    row |= _results(point, data)
     row |= _predicted(point, row["schedule"], profile if data["counters"] else None, blocks_per_sm,
-                      go_on)
-    row |= _measured(data["counters"]) | _results(point, data)
+                      1 if steady(row, "dram_read") or elsewhere is None else SEEDS, go_on)
     row["counts_equal"] = row.pop("predicted_by_tensor") == data["counted"]
     row["sm_read_filled"] = kernels.get(point.kernel).filled_bytes(point.problem, point.tiles)
     row["dram_write_background"] = _background(profile, row["duration_ns_measured"])
@@ -105,9 +107,11 @@ def _counted(counted: dict) -> dict:
             for way in ("read", "write")}
 
 
-def _predicted(point: Point, schedule: str, profile, blocks_per_sm: list[int], go_on) -> dict:
+def _predicted(point: Point, schedule: str, profile, blocks_per_sm: list[int], seeds: int,
+               go_on) -> dict:
     """Predictions with the thread blocks per SM that the driver reported for each launch, and
-    the cache emptied before each, as the profiler does; L2 and DRAM only with a profile."""
+    the cache emptied before each, as the profiler does; L2 and DRAM only with a profile, the first
+    of so many ``seeds``, and the range of DRAM reads over all."""
     program = schedules.build(schedule, point.problem, point.tiles)
     count = scratchpad.count(program)
     found = {
@@ -115,6 +119,7 @@ def _predicted(point: Point, schedule: str, profile, blocks_per_sm: list[int], g
         "predicted_by_tensor": count.by_tensor, "l2_model": None,
         "l2_read_sectors_predicted": None, "l2_write_sectors_predicted": None,
         "dram_read_predicted": None, "dram_write_predicted": None, "dram_dirty_predicted": None,
+        "dram_reads_predicted": None,
     }
     if profile is None:
         return found
@@ -124,20 +129,22 @@ def _predicted(point: Point, schedule: str, profile, blocks_per_sm: list[int], g
                "dirty_before_bytes": left.value if left else 0,
                **_running(point, program, profile, blocks_per_sm)}
     return found | remembered(
-        lambda: _beyond_l2(program, profile, options, go_on),
-        problem=point.problem, tiles=point.tiles, schedule=schedule,
+        lambda: _beyond_l2(program, profile, seeds, options, go_on),
+        problem=point.problem, tiles=point.tiles, schedule=schedule, seeds=seeds,
         profile=profile.model_dump_json(), options=sorted(options.items()))
 
 
-def _beyond_l2(program, profile, options: dict, go_on) -> dict:
+def _beyond_l2(program, profile, seeds: int, options: dict, go_on) -> dict:
     from ..simulator.engines import l2
 
-    far = l2.simulate(program, profile, on_progress=go_on, **options)
+    far, *others = (l2.simulate(program, profile, seed=seed, on_progress=go_on, **options)
+                    for seed in range(seeds))
     return {
         "l2_model": far.model, "l2_read_sectors_predicted": far.sectors_read,
         "l2_write_sectors_predicted": far.sectors_written,
         "dram_read_predicted": far.dram_read_bytes, "dram_write_predicted": far.dram_write_bytes,
         "dram_dirty_predicted": far.dirty_bytes_at_end,
+        "dram_reads_predicted": [one.dram_read_bytes for one in (far, *others)],
     }
 
 
@@ -147,8 +154,9 @@ def _running(point: Point, program, profile, blocks_per_sm) -> dict:
     return l2_options(program, profile, how or generic(program, profile), blocks_per_sm)
 
 
-def _measured(counters: list) -> dict:
-    """Medians over the repeats of sums over the launches, and the spread of the DRAM reads."""
+def _measured(counters: list, compulsory_write: int) -> dict:
+    """Medians over the repeats of sums over the launches, and the counters' own spreads of DRAM
+    bytes: their ranges, in parts of what ``_errors`` divides by."""
     repeats = [[Profiled(x["kernel"], x["metrics"]) for x in launches] for launches in counters]
     names = {
         "sm_read": ncu.SM_READ, "sm_write": ncu.SM_WRITE,
@@ -159,12 +167,17 @@ def _measured(counters: list) -> dict:
     found = {f"{name}_measured": _median(ncu.total(launches, metric) for launches in repeats)
              for name, metric in names.items()}
     found["l2_hit_rate_measured"] = _median(ncu.hit_rate(launches) for launches in repeats)
-    reads = _present(ncu.total(launches, ncu.DRAM_READ) for launches in repeats)
-    several = len(reads) > 1 and found["dram_read_measured"]
-    found["dram_read_spread"] = (
-        (max(reads) - min(reads)) / found["dram_read_measured"] if several else None
-    )
+    for name, least in (("dram_read", 0), ("dram_write", compulsory_write)):
+        values = _present(ncu.total(launches, names[name]) for launches in repeats)
+        base = max(found[f"{name}_measured"] or 0, least)
+        several = len(values) > 1 and base
+        found[f"{name}_spread"] = (max(values) - min(values)) / base if several else None
     return found
+
+
+def steady(row: dict, boundary: str) -> bool:
+    """Whether the counter of a boundary is the same in all repeats, to STEADY of it."""
+    return (row.get(f"{boundary}_spread") or 0) <= STEADY
 
 
 def _background(profile, duration_ns: float | None) -> float:
@@ -224,24 +237,23 @@ def _errors(row: dict) -> dict:
 
 def summary(rows: list[dict]) -> list[dict]:
     """For each kernel, for all ("all"), for those held out by hash ("held out") and for those that
-    were first measured when the L2 model was finished ("fresh", and "newer" kernels; "steady" ones:
-    their own counter of DRAM reads does not vary by more than STEADY), each boundary: points and
-    median, mean and worst absolute relative error of the predictions; points that spill are left
-    out and counted."""
+    were first measured when the L2 model was finished ("fresh", and "newer" kernels; those of them
+    whose counter is "steady"), each boundary: points and median, mean and worst absolute relative
+    error of the predictions; points that spill are left out and counted."""
     groups = {
         kernel: [row for row in rows if row["kernel"] == kernel]
         for kernel in dict.fromkeys(row["kernel"] for row in rows)
     } | {"all": rows, "held out": [row for row in rows if row["held_out"]]}
     for name in ("fresh", "newer"):
         if found := [row for row in rows if row[name]]:
-            groups[name] = found
-            groups[f"{name}, steady"] = [row for row in found
-                                         if (row["dram_read_spread"] or 0) <= STEADY]
+            groups[name] = groups[f"{name}, steady"] = found
     found = []
     for kernel, of_kernel in groups.items():
         kept = [row for row in of_kernel if not row["spills"]]
         for boundary in BOUNDARIES:
-            errors = [abs(e) for e in _present(row[f"{boundary}_error"] for row in kept)]
+            errors = [abs(e) for e in _present(
+                row[f"{boundary}_error"] for row in kept
+                if steady(row, boundary) or not kernel.endswith("steady"))]
             found.append({
                 "kernel": kernel, "boundary": boundary, "points": len(errors),
                 "median": median(errors) if errors else None,
@@ -284,6 +296,22 @@ def failures(rows: list[dict]) -> list[str]:
 
 
 # ---- Text -------------------------------------------------------------------------------------
+
+
+def unsteady_text(rows: list[dict]) -> str:
+    """How far predictions of several launches cover what counters that are not steady read; empty
+    where all are."""
+    rows = [row for row in rows if len(row["dram_reads_predicted"] or ()) > 1]
+    if not rows:
+        return ""
+    within = [row for row in rows
+              if min(row["dram_reads_predicted"]) <= row["dram_read_measured"]
+              <= max(row["dram_reads_predicted"])]
+    off = [abs(median(row["dram_reads_predicted"]) / row["dram_read_measured"] - 1) for row in rows]
+    points = f"{len(rows)} point{'s' * (len(rows) > 1)}"
+    return (f"DRAM reads that differ by more than {STEADY:.0%} between repeats in other memory: "
+            f"{points}; the measured median is in the range of {SEEDS} predicted launches at "
+            f"{len(within)}, theirs is {mean(off):.1%} off on average")
 
 
 def table_text(rows: list[dict]) -> str:

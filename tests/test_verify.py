@@ -246,6 +246,21 @@ def test_bars_that_fail(record, change, words):
     assert words in failure and failure.startswith("flash2")
 
 
+def test_where_other_memory_gives_other_counts_several_launches_are_predicted(record):
+    def vary(point):
+        for number, repeat in enumerate(point["counters"]):
+            repeat[0]["metrics"][ncu.DRAM_READ] *= 1 + 0.1 * number
+
+    rows = changed(record, vary)
+    first = rows[0]
+    assert first["dram_read_spread"] > 0.05 and not verify.steady(first, "dram_read")
+    assert len(first["dram_reads_predicted"]) == verify.SEEDS
+    assert first["dram_read_predicted"] == first["dram_reads_predicted"][0]
+    assert all(len(row["dram_reads_predicted"]) == 1 for row in rows[1:])
+    assert "between repeats in other memory: 1 point;" in verify.unsteady_text(rows)
+    assert verify.unsteady_text(rows[1:]) == ""
+
+
 def test_sm_reads_have_a_bar_except_where_a_kernel_spills(record):
     def more(point, local=0):
         for repeat in point["counters"]:

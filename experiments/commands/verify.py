@@ -242,6 +242,8 @@ def _show(found, rows, failed):
     measured = sum(row["sm_read_measured"] is not None for row in rows)
     print(f"{len(rows)} points, {measured} with hardware counters; errors are (predicted − "
           "measured) / measured, spilling points left out of the summary")
+    if unsteady := verify.unsteady_text(rows):
+        print(unsteady)
     for line in failed:
         print(f"FAILED: {line}")
     if not failed:
