@@ -50,7 +50,7 @@ def validated(schema: type[Schema], doc: document.Document, source: str,
     try:
         found = schema.model_validate(doc.values, context=context)
     except ValidationError as error:
-        mistakes += [(_line(doc, e), e) for e in error.errors(include_url=False)]
+        mistakes += [(_line(doc, e), e) for e in _separate(error.errors(include_url=False))]
     if mistakes:
         raise error_type(_message(schema, source, mistakes))
     return found
@@ -75,6 +75,12 @@ def _message(schema: type[BaseModel], source: str,
     return "\n".join(lines)
 
 
+def _separate(errors: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Errors without those that follow from others: a list is short of what is wrong in it."""
+    wrong = {error["loc"][:-1] for error in errors}
+    return [error for error in errors if error["type"] != "too_short" or error["loc"] not in wrong]
+
+
 def _line(doc: document.Document, error: ErrorDetails) -> int:
     """The line of the key an error is about, or of the mapping that lacks it; 0 without lines."""
     path = error["loc"]
@@ -97,8 +103,8 @@ def _describe(schema: type[BaseModel], error: ErrorDetails) -> str:
 
 def _plainly(message: str) -> str:
     """pydantic's message without its own names for what the user wrote."""
-    return re.sub(r"^(Value error, |(Input|String|List|Value) (?=should))| after validation", "",
-                  message)
+    return re.sub(r"^(Value error, |(Input|String|List|Tuple|Value) (?=should))| after validation",
+                  "", message)
 
 
 def _nearest(schema: type[BaseModel], path: document.Path) -> str:

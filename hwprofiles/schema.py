@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 MAX_WHOLE = 2**53  # every whole number stays exact as a float and fits int64
+MAX_CYCLES = 10**6  # of anything a thread block waits for; the L2 reader's clock adds them up
+MIN_BYTES_PER_S = 1e6  # of any memory
 
 
 def _whole(value: object) -> object:
@@ -21,9 +23,12 @@ def _whole(value: object) -> object:
 Whole = Annotated[int, BeforeValidator(_whole), Field(gt=0, le=MAX_WHOLE)]
 WholeOrZero = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MAX_WHOLE)]
 Positive = Annotated[float, Field(gt=0)]
+Cycles = Annotated[float, Field(gt=0, le=MAX_CYCLES)]
+WholeCycles = Annotated[int, BeforeValidator(_whole), Field(gt=0, le=MAX_CYCLES)]
+BytesPerClock = Annotated[float, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 _ELEVEN: Any = Field(strict=False, min_length=11, max_length=11)  # at 0, 10, … 100%
-Tenths = Annotated[tuple[Annotated[float, Field(ge=0)], ...], _ELEVEN]
+CycleTenths = Annotated[tuple[Annotated[float, Field(ge=0, le=MAX_CYCLES)], ...], _ELEVEN]
 Shares = Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], _ELEVEN]
 Flops = Annotated[float, Field(ge=1e9)]
 Text = Annotated[str, Field(min_length=1, max_length=300)]
@@ -58,7 +63,8 @@ class L2Cache(Section):
     size_bytes: Whole = _about("capacity in bytes of all partitions together")
     room_share: Annotated[float, Field(gt=0, le=1)] | None = _optional(
         "of size_bytes, what lines find room in; none: all")
-    read_bytes_per_clock: Positive | None = _optional("specified read bandwidth, bytes per clock")
+    read_bytes_per_clock: BytesPerClock | None = _optional(
+        "specified read bandwidth, bytes per clock")
     dirty_bytes_max: Whole | None = _optional("most bytes that are dirty at once before older "
                                               "ones are written back")
     home_bytes: Whole | None = _optional("bytes of consecutive addresses with one home partition")
@@ -70,11 +76,12 @@ class L2Cache(Section):
         "GPC of each SM, a digit each, in the same order")
     merged_requests_max: Whole | None = _optional("requests of SMs of one GPC for the same line "
                                                   "that are sent to L2 as one")
-    coalescer_cycles: Whole | None = _optional("of a request's latency, the cycles in which no "
-                                               "other joins it")
+    coalescer_cycles: WholeCycles | None = _optional("of a request's latency, the cycles in which "
+                                                     "no other joins it")
     first_sms: Whole | None = _optional("SMs that blocks of the smallest grids reach first, all of "
                                         "them; the others by turns of their GPCs")
-    first_starts_cycles: Whole | None = _optional("over which the first blocks of a launch start")
+    first_starts_cycles: WholeCycles | None = _optional("over which the first blocks of a launch "
+                                                        "start")
     pace_spread: Share | None = _optional("by how much of the mean pace blocks of equal work "
                                              "of a GPC are faster or slower")
     gpc_pace_spread: Share | None = _optional("and all blocks of a GPC together")
@@ -84,13 +91,13 @@ class L2Cache(Section):
         "by how much of the mean the GPCs' own clocks are faster or slower while tensor cores work "
         "by mma.sync, at eleven shares of DRAM's rate")
     gpc_clock_spread_wgmma: Shares | None = _optional("and by wgmma")
-    tile_cycles: Positive | None = _optional("until a thread block has a small tile that it loads "
+    tile_cycles: Cycles | None = _optional("until a thread block has a small tile that it loads "
                                              "from L2")
-    tile_bytes_per_clock: Positive | None = _optional("what a larger tile takes longer")
-    dram_late_cycles: Tenths | None = _optional("what tiles from DRAM take longer, at eleven "
-                                                "shares of them from the fastest to the slowest")
-    dram_ahead_cycles: Positive | None = _optional("by which a tile from DRAM that was loaded a "
-                                                   "trip ahead sets a thread block back")
+    tile_bytes_per_clock: BytesPerClock | None = _optional("what a larger tile takes longer")
+    dram_late_cycles: CycleTenths | None = _optional(
+        "what tiles from DRAM take longer, at eleven shares of them, the fastest first")
+    dram_ahead_cycles: Cycles | None = _optional("by which a tile from DRAM that was loaded a "
+                                                 "trip ahead sets a thread block back")
 
     @field_validator("sector_bytes")
     @classmethod
@@ -121,6 +128,13 @@ class L2Cache(Section):
                  f"must have digits below partitions ({count})")
         return value
 
+    @field_validator("dram_late_cycles")
+    @classmethod
+    def _are_sorted(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        _require(value is None or all(a <= b for a, b in pairwise(value)),
+                 "must not fall from one number to the next")
+        return value
+
 
 class SharedMemory(Section):
     """Shared memory of one SM (LDS of an AMD compute unit)."""
@@ -129,7 +143,7 @@ class SharedMemory(Section):
     reserved_bytes_per_block: WholeOrZero = _about("bytes the system adds to every block")
     bytes_per_block_max: Whole = _about("most bytes one block may ask for, by opt-in")
     allocation_unit_bytes: Whole = _about("a block's bytes are rounded up to a multiple of this")
-    bytes_per_clock_per_sm: Positive = _about("peak bandwidth, bytes per clock of one SM")
+    bytes_per_clock_per_sm: BytesPerClock = _about("peak bandwidth, bytes per clock of one SM")
 
     @field_validator("bytes_per_block_max")
     @classmethod
@@ -156,9 +170,9 @@ class PeakFlops(Section):
 class LatencyCycles(Section):
     """Load-to-use latency in SM clock cycles when nothing else runs; None where unknown."""
 
-    smem: Positive | None = _optional("shared memory, cycles")
-    l2: Positive | None = _optional("L2 hit, cycles")
-    hbm: Positive | None = _optional("device memory, cycles")
+    smem: Cycles | None = _optional("shared memory, cycles")
+    l2: Cycles | None = _optional("L2 hit, cycles")
+    hbm: Cycles | None = _optional("device memory, cycles")
 
 
 Pair = Annotated[tuple[Positive, Positive], Field(strict=False)]
@@ -168,8 +182,8 @@ class Measurement(Section):
     """A number somebody measured, as against the datasheet; a curve where it depends on one
     other number, such as a footprint."""
 
-    value: Positive = _about("the measured value, in `unit`")
     unit: Text = _about("unit in words, such as bytes_per_s")
+    value: Positive = _about("the measured value, in `unit`")
     spread: Positive | None = _optional("half the range of repeats, in `unit`")
     clock_hz: Positive | None = _optional("the SM clock in Hz while it was measured")
     curve_of: Identifier | None = _optional("what the first numbers of `curve` are")
@@ -179,6 +193,15 @@ class Measurement(Section):
         "YYYY, YYYY-MM or YYYY-MM-DD, where known"
     )
     how: Text = _about("what was run, under which conditions")
+
+    @field_validator("value")
+    @classmethod
+    def _is_of_a_gpu(cls, value: float, info: ValidationInfo) -> float:
+        unit = info.data.get("unit")
+        _require(unit != "cycles" or value <= MAX_CYCLES, f"must be at most {MAX_CYCLES} cycles")
+        _require(unit != "bytes_per_s" or value >= MIN_BYTES_PER_S,
+                 f"must be at least {MIN_BYTES_PER_S:.0f} bytes/s")
+        return value
 
     @field_validator("curve")
     @classmethod

@@ -127,9 +127,8 @@ def _beyond_l2(program: Program, gpu: "Profile", engine: str, seed: int, seeds: 
     """L2 and DRAM of one launch, and DRAM reads over ``seeds``; ``options`` of l2.simulate."""
     from .at_scale import at_scale
     from .engines import l2
-    from .engines.l2_cache import UNIT_BYTES
 
-    options |= {"unit_bytes": gpu.l2.line_bytes if engine == "l2-line" else UNIT_BYTES,
+    options |= {"unit_bytes": gpu.l2.line_bytes if engine == "l2-line" else None,
                 "skip_repeats": engine == "l2",
                 **l2_options(program, gpu, generic(program, gpu), options["blocks_per_sm"])}
     if engine == "l2" and log is None:

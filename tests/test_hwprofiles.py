@@ -189,6 +189,13 @@ def test_all_mistakes_are_told_at_once_with_lines():
         ("max_blocks_per_sm: 32", "max_blocks_per_sm: 65", r"\(64\)"),
         ("registers_per_sm: 65_536", "registers_per_sm: 65_000", r"multiple of .*\(1024\)"),
         ("  fp8: 1.979e15", "  fp7: 1", r"flops.fp7: unknown key; did you mean 'fp"),
+        ("tile_cycles: 362", "tile_cycles: 1e308", "l2.tile_cycles: got 1e.308; .*1000000"),
+        ("  hbm: 479", "  hbm: 1e7", "latency_cycles.hbm: got 10000000.0; .*1000000"),
+        ("value: 657.8", "value: 1e308", "hbm_latency.value: got 1e.308; must be at most 1"),
+        ("value: 4.29e+12", "value: 4290", "hbm_copy.value: got 4290; .*1000000 bytes/s"),
+        ("tile_bytes_per_clock: 103.9", "tile_bytes_per_clock: 1e-300", "l2.tile_bytes_per_clock"),
+        ("[395, 451,", "[395, 351,", "dram_late_cycles: got .*; must not fall from one"),
+        (", 870, 983.5]", ", 870]", "dram_late_cycles: got .*; should have at least 11 items, not"),
         ("  hbm_copy:", "  HBM copy:", "pattern"),
         ("date: 2026-11-30\n    how: the driver", "date: today\n    how: the driver",
          "measured.hbm_copy.date"),
@@ -196,6 +203,13 @@ def test_all_mistakes_are_told_at_once_with_lines():
 )
 def test_a_wrong_value_is_named(old, new, wanted):
     assert re.search(wanted, refusal(edited(old, new)))
+
+
+@pytest.mark.parametrize("item", ["-451", "1e308", "late"])
+def test_a_wrong_item_of_a_list_is_one_mistake(item):
+    """Not a list that is too short besides."""
+    (line,) = refusal(edited("[395, 451,", f"[395, {item},")).splitlines()
+    assert re.search(r"gpu\.yaml:\d+: l2\.dram_late_cycles\.1: got ", line)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from compiled import from_python
 from hbmeter.experiments import calibrate
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import schedules
-from hbmeter.simulator.engines import l2, l2_cache, scratchpad
+from hbmeter.simulator.engines import l2, l2_cache, l2_places, scratchpad
 from hbmeter.simulator.engines.l2_moves import Running
 from hbmeter.simulator.errors import InputError
 from hbmeter.simulator.grid_order import ORDERS
@@ -19,9 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 H200 = load("h200")
-add_unit, read_unit, write_unit, home_of, set_of = (
-    from_python(function) for function in (l2_cache.add_unit, l2_cache.read_unit,
-                                           l2_cache.write_unit, l2_cache.home_of, l2_cache.set_of))
+add_unit, read_unit, write_unit, home_of, set_of, sets_of, valid_of = (
+    from_python(function) for function in (
+        l2_cache.add_unit, l2_cache.read_unit, l2_cache.write_unit, l2_cache.home_of,
+        l2_cache.set_of, l2_places.sets_of, l2_cache.valid_of))
 SCHEDULES = ("flash1", "flash2", "standard")
 TILES = Tiles(32, 64)
 SMALL = Attention(2, 4, 256, 64, kv_heads=2)
@@ -89,21 +90,6 @@ def test_tensors_add_up_to_the_totals(schedule):
     assert sum(t["write_bytes"] for t in by_tensor) == count.dram_write_bytes
 
 
-@pytest.mark.parametrize("schedule, seq, order, partitions, mebibytes", [
-    ("flash1", 1024, "row", 1, 1), ("flash1", 1024, "row", 2, 1), ("flash1", 1024, "row", 2, 5),
-    ("flash2", 4096, "head", 1, 2), ("flash2", 4096, "head", 2, 2), ("flash2", 4096, "row", 2, 1),
-    ("standard", 1024, "row", 1, 1), ("standard", 1024, "row", 2, 3),
-])
-def test_units_of_lines_count_as_single_lines(schedule, seq, order, partitions, mebibytes):
-    """Tiles of whole units: the same counts, but for the rank at which a line's fellows enter.
-    (Where tiles share units, m and l of flash1 and S, and all just fits, 3 to 6% apart.)"""
-    gpu, problem = gpu_with(mebibytes << 20, partitions, **IN_STEP), Attention(1, 8, seq, 64)
-    coarse, exact = (simulate(schedule, problem, gpu, Tiles(64, 64), order=order, unit_bytes=size)
-                     for size in (l2_cache.UNIT_BYTES, 128))
-    assert coarse.dram_read_bytes == pytest.approx(exact.dram_read_bytes, rel=0.02)
-    assert coarse.sectors_asked == exact.sectors_asked
-
-
 def test_the_same_call_gives_the_same_numbers():
     first, second = (simulate("flash2", gpu=gpu_with(1 << 20, 2)) for _ in range(2))
     assert np.array_equal(first.sectors, second.sectors)
@@ -152,7 +138,7 @@ def dictionary_lru(accesses, n_sets, dirty_ways):
 def new_cache(n_sets, dirty_ways=l2_cache.WAYS):
     """One partition of so many sets of lines."""
     cache = l2_cache.empty_cache(n_sets * l2_cache.WAYS * 128, 1, 128, n_sets * dirty_ways * 128)
-    assert cache.shape[1] == n_sets
+    assert sets_of(cache) == n_sets
     return cache
 
 
@@ -203,7 +189,7 @@ def test_an_add_is_made_at_the_home_and_far_copies_are_stale_then():
     assert read_unit(cache, 0, 0, np.uint64(15))[0] == 0
     far = cache.copy()
     assert read_unit(far, 0, 1, np.uint64(15))[0] == 0  # the home has the sums
-    held = cache[1, 0, l2_cache.VALID + int(np.flatnonzero(cache[1, 0, :l2_cache.WAYS])[0])]
+    held = valid_of(cache, 1, 0, int(np.flatnonzero(cache[1, 0, :l2_cache.WAYS])[0]))
     assert int(held) == 15 & ~3
 
 
@@ -223,7 +209,7 @@ def test_lines_fill_the_sets_of_an_h200_evenly_two_of_a_page_with_one_home_each(
     """As recorded/sets has it: a page has two lines of a set or none, one of each home."""
     cache = l2_cache.cache_of(H200.l2, unit_bytes, seed)
     pages, units = 64, l2_cache.PAGE_BYTES // unit_bytes
-    found = np.zeros((pages, cache.shape[1], 2), np.int64)
+    found = np.zeros((pages, sets_of(cache), 2), np.int64)
     for page in range(pages):
         for unit in range(page * units, (page + 1) * units):
             found[page, set_of(cache, unit), home_of(cache, unit)] += 1

@@ -8,8 +8,9 @@ from compiled import from_python
 from hbmeter.experiments import records
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import schedules
-from hbmeter.simulator.engines import l2, l2_machine, l2_merge
+from hbmeter.simulator.engines import l2, l2_counts, l2_machine, l2_merge
 from hbmeter.simulator.engines.l2_blocks import SLOT
+from hbmeter.simulator.engines.l2_cache import UNIT_BYTES
 from hbmeter.simulator.engines.l2_moves import MOVE
 from hbmeter.simulator.problem import Attention
 from hbmeter.simulator.tiles import Tiles
@@ -30,7 +31,7 @@ def gpc_of(sm):
 
 def requests_of(walk):
     """Requests for a line of a walk whose lines are in L2 (or all new)."""
-    machine = l2_machine.machine_of(H200, 1, l2.UNIT_BYTES, 1)
+    machine = l2_machine.machine_of(H200, 1, UNIT_BYTES, 1)
     row, slots = np.zeros(1, MOVE), np.zeros(len(walk["sms"]), SLOT)
     requests, left = l2_merge.remembered_requests(8), 0
     asked, first = 4, True
@@ -74,3 +75,14 @@ def test_a_gpu_whose_profile_says_nothing_merges_nothing():
     assert alone.sectors_read == alone.sectors_asked == merged.sectors_asked
     assert merged.sectors_asked / 4 <= merged.sectors_read < merged.sectors_asked
     assert merged.dram_read_bytes == alone.dram_read_bytes
+
+
+def test_what_a_block_fetches_itself_it_asked_for_itself():
+    """An L2 that does not hold the tiles in flight: who joins a request finds nothing later."""
+    tiny = H200.model_copy(update={"l2": H200.l2.model_copy(
+        update={"size_bytes": 1 << 17, "dirty_bytes_max": None})})
+    program = schedules.build("flash2", Attention(1, 8, 1024, 64), Tiles(64, 256))
+    count = l2.simulate(program, tiny, blocks_per_sm=1)
+    own = count.sectors[:, l2_counts.READ] - count.sectors[:, l2_counts.MERGED]
+    assert count.dram_read_bytes > 3 * program.problem.compulsory_read_bytes
+    assert (count.sectors[:, l2_counts.FETCHED] <= own).all()

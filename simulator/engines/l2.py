@@ -32,13 +32,14 @@ from ..program import Program
 from ..tape import Record
 from .heard import GoOn, run_heard
 from .l2_blocks import SLOT, dirty_sectors, run_phase, write_before
-from .l2_cache import PAGE_BYTES, SECTORS_PER_UNIT_MAX, UNIT_BYTES, WAYS, cache_of, room_of
+from .l2_cache import PAGE_BYTES, SECTORS_PER_UNIT_MAX, WAYS, cache_of, room_of
 from .l2_counts import COLUMNS, FETCHED, FILLED, MERGED, READ, WRITTEN, WRITTEN_BACK
 from .l2_log import NO_EVENTS, Log
 from .l2_machine import machine_of, sm_gpcs, sm_sides, sms_of_grid
 from .l2_merge import remembered_requests
 from .l2_moves import Running, instruction_cycles, moves
 from .l2_repeat import UPDATED, plan_phase, stored_once
+from .l2_units import unit_of
 
 if TYPE_CHECKING:
     from ...hwprofiles.schema import Profile
@@ -126,9 +127,10 @@ def model_text(gpu: "Profile") -> str:
 
 def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[int],
              order: OrderLike = "row", running: Sequence[Running] = (),
-             cold_phases: bool = False, dirty_before_bytes: float = 0, unit_bytes: int = UNIT_BYTES,
-             skip_repeats: bool = True, scale: int = 1, seed: int = 0, warm: bool = False,
-             log: Log | None = None, on_progress: GoOn = lambda share: None) -> L2Count:
+             cold_phases: bool = False, dirty_before_bytes: float = 0,
+             unit_bytes: int | None = None, skip_repeats: bool = True, scale: int = 1,
+             seed: int = 0, warm: bool = False, log: Log | None = None,
+             on_progress: GoOn = lambda share: None) -> L2Count:
     """Run a program's thread blocks on ``gpu`` (a Profile), its L2 empty at the start.
 
     ``blocks_per_sm`` is one number or one for each phase; ``order`` one of grid_order.py's (of
@@ -136,7 +138,7 @@ def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[
     default at the dtype's peak). ``cold_phases`` empties the cache before each phase, as a profiler
     does that flushes it before each kernel: what is dirty then leaves uncounted;
     ``dirty_before_bytes`` of it are dirty then, by something else. ``unit_bytes`` is what the cache
-    moves at a time: the line size is exact.
+    moves at a time (None: as l2_units.py has it): the line size is exact.
     ``skip_repeats``: count groups of thread blocks that repeat others without simulating them
     (l2_repeat.py). ``scale``: the program stands for one whose walks are so many times longer
     (at_scale.py), and is run on an L2 as many times smaller. ``seed``: another launch, whose
@@ -148,6 +150,7 @@ def simulate(program: Program, gpu: "Profile", *, blocks_per_sm: int | Sequence[
     Raises InputError for an unknown order or prefetch, or units that the reader cannot hold.
     """
     order, gpu = of_program(order, program), _smaller(gpu, scale)
+    unit_bytes = unit_bytes or unit_of(program, gpu, scale)
     _check(gpu, unit_bytes, bool(warm and (cold_phases or dirty_before_bytes or log)))
     issued = [issue(order, program.problem, *grid) for grid in grids(program)]
     residents = np.broadcast_to(blocks_per_sm, len(program.phases))

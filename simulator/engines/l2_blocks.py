@@ -13,11 +13,12 @@ from ..jit import borrowing, inlined, njit
 from ..tape import Kind, Record
 from .dispatch import place_of
 from .l2_arrivals import PLACES, UNDER_WAY, arrival
-from .l2_cache import DIRTY, WAYS, add_unit, popcount, read_unit, write_unit
+from .l2_cache import WAYS, add_unit, dirty_of, popcount, read_unit, write_unit
 from .l2_counts import FETCHED, FILLED, MERGED, READ, WRITTEN, WRITTEN_BACK
 from .l2_log import START, STOP, note_after, note_before, note_block
 from .l2_merge import begin_drift, merged
 from .l2_moves import ONE_PRODUCT
+from .l2_places import sets_of
 from .l2_repeat import group_of, next_block
 from .soonest import first_times, set_time
 from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region
@@ -265,7 +266,7 @@ def _load_pages(tensor: Record, start: int, n_bytes: int, side: int, counts: np.
 @inlined
 def _stays(rows: int, run_bytes: int, pitch: int, cache: np.ndarray, unit_bytes: int) -> bool:
     """Whether a tile's units all find room in the sets they map to (half of the ways)."""
-    n_sets, ways = cache.shape[1], WAYS // 2
+    n_sets, ways = sets_of(cache), WAYS // 2
     units_per_row = run_bytes // unit_bytes + 2
     if rows == 1 or pitch <= unit_bytes:
         return (rows - 1) * pitch // unit_bytes + units_per_row <= n_sets
@@ -359,9 +360,9 @@ def dirty_sectors(cache: np.ndarray, tensors: np.ndarray, unit_bytes: int) -> np
     """Dirty sectors by tensor."""
     dirty = np.zeros(len(tensors), np.int64)
     for part in range(cache.shape[0]):
-        for index in range(cache.shape[1]):
+        for index in range(sets_of(cache)):
             for way in range(WAYS):
-                bits = cache[part, index, DIRTY + way]
+                bits = dirty_of(cache, part, index, way)
                 if bits:
                     tag = np.int64(cache[part, index, way])
                     dirty[_tensor_at((tag - 1) * unit_bytes, tensors)] += popcount(bits)

@@ -21,7 +21,8 @@ and shared buffers, latencies of atomics.
 
 The cache moves *units* of consecutive lines, one way each, with a bit for each 32-byte sector that
 is valid or dirty: 128 bytes (one line) is exact; UNIT_BYTES gives the same counts for tiles that
-cover whole units, since all lines of a unit then live and die together, at a 16th of the work.
+cover whole units, since all lines of a unit then live and die together, at a 16th of the work
+(l2_units.py has the unit of a program).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,25 @@ import numpy as np
 
 from ..errors import InputError
 from ..jit import inlined
+from .l2_counts import SECTOR_BYTES
+from .l2_places import (
+    ABOUT,
+    BITS_SHIFT,
+    DIRTY_LIMIT,
+    GRAIN_SHIFT,
+    HOME_MASK,
+    HOME_SHIFT,
+    MISSED,
+    PAGE_SHIFT,
+    PAIRS,
+    SEED,
+    STARTS,
+    TURN,
+    TWIN_SHIFT,
+    home_of,
+    popcount,
+    set_of,
+)
 
 if TYPE_CHECKING:
     from ...hwprofiles.schema import L2Cache
@@ -48,54 +68,51 @@ SECTORS_PER_UNIT_MAX = 64
 
 _FIRST_ORDER = np.uint64(0xFEDCBA9876543210)
 _EACH_NIBBLE = np.uint64(0x1111111111111111)
-_ZERO, _ONE, _TWO, _FOUR, _NIBBLE = (np.uint64(x) for x in (0, 1, 2, 4, 15))
+_ZERO, _ONE, _FOUR, _NIBBLE = (np.uint64(x) for x in (0, 1, 4, 15))
 
 
-# Columns of a set, [partition, set, column]: WAYS tags (unit + 1; 0 is empty), WAYS masks of valid
-# sectors, WAYS masks of dirty ones, the LRU order (nibble r is the way of rank r, 0 the most
-# recent), and which ways are dirty, a bit each. The others are of a whole partition, kept in its
-# set 0: how many ways of a set may be dirty, log2 of the units of a home, which bits of a home's
-# number count, log2 of the units of a page and of a grain (what goes to consecutive sets at once,
-# UNIT_BYTES), the bit of a grain's number in which a pair differs, in how many places a page may
-# start, by what part of a turn through them (in 2**-64) the next page starts later, by how many
-# places it may miss that, the pairs of a page less one, and what is added to a page's number: other
-# memory.
-# (One array: Numba counts references for each array of a tuple at each call.)
-VALID, DIRTY, ORDER = WAYS, 2 * WAYS, 3 * WAYS
-(DIRTY_WAYS, DIRTY_LIMIT, HOME_SHIFT, HOME_MASK, PAGE_SHIFT, GRAIN_SHIFT, TWIN_SHIFT, STARTS, TURN,
- MISSED, PAIRS, SEED, _COLUMNS) = range(ORDER + 1, ORDER + 14)
+# Columns of a set, [partition, set, column]: WAYS tags (unit + 1; 0 is empty), the LRU order
+# (nibble r is the way of rank r, 0 the most recent), which ways are dirty, a bit each, and from
+# SECTORS on a bit for each sector of each way: columns of those that are valid, and as many of
+# those that are dirty. (The row behind the sets: l2_places.py.)
+ORDER, DIRTY_WAYS, SECTORS = range(WAYS, WAYS + 3)
+BITS_MIN = 4  # of a way: those of all ways fill a column then
 
 
 def empty_cache(size_bytes: int, partitions: int, unit_bytes: int,
                 dirty_bytes_max: int | None = None, home_bytes: int | None = None,
-                home_bits: int | None = None, seed: int = 0, scale: int = 1) -> np.ndarray:
+                home_bits: int | None = None, seed: int = 0, scale: int = 1,
+                sector_bytes: int = SECTOR_BYTES) -> np.ndarray:
     """An empty cache; it has no sets when ``size_bytes`` is smaller than one set.
 
     What a profile's L2 says of these, or None: most bytes dirty at once, bytes of one home, bits of
     its number that decide. ``seed``: which physical pages; they are ``scale`` times smaller.
-    Raises InputError for units and homes that are no powers of two.
+    Raises InputError for units, sectors and homes that are no powers of two.
     """
     n_sets = size_bytes // (partitions * unit_bytes * WAYS)
     unit_shift = log2_of("unit", unit_bytes)
-    cache = np.zeros((partitions, n_sets, _COLUMNS), np.uint64)
-    cache[:, :, ORDER] = _FIRST_ORDER
+    bits = max(1 << unit_shift - log2_of("l2.sector_bytes", sector_bytes), BITS_MIN)
+    cache = np.zeros((partitions, n_sets + 1, SECTORS + 2 * WAYS * bits // 64), np.uint64)
+    cache[:, :n_sets, ORDER] = _FIRST_ORDER
+    about = cache[:, ABOUT]
+    about[:, BITS_SHIFT] = log2_of("unit", bits)
     share = DIRTY_SHARE if dirty_bytes_max is None else dirty_bytes_max / size_bytes
-    cache[:, :1, DIRTY_LIMIT] = max(round(share * WAYS), 1)
+    about[:, DIRTY_LIMIT] = max(round(share * WAYS), 1)
     home_shift = log2_of("l2.home_bytes", home_bytes or HOME_BYTES)
     home_bits = home_bits or HOME_BITS
-    cache[:, :1, HOME_SHIFT] = max(home_shift - unit_shift, 0)
-    cache[:, :1, HOME_MASK] = home_bits
+    about[:, HOME_SHIFT] = max(home_shift - unit_shift, 0)
+    about[:, HOME_MASK] = home_bits
     page_bytes = PAGE_BYTES // scale
-    cache[:, :1, PAGE_SHIFT] = log2_of("page", page_bytes) - unit_shift
+    about[:, PAGE_SHIFT] = log2_of("page", page_bytes) - unit_shift
     grain_shift = max(log2_of("unit", UNIT_BYTES) - unit_shift, 0)
     lowest = home_shift + (home_bits & -home_bits).bit_length() - 1  # address bit of a home
-    cache[:, :1, TWIN_SHIFT] = max(lowest - unit_shift - grain_shift, 0)
+    about[:, TWIN_SHIFT] = max(lowest - unit_shift - grain_shift, 0)
     starts, pairs = n_sets >> grain_shift, page_bytes >> unit_shift + grain_shift + 1
-    cache[:, :1, GRAIN_SHIFT], cache[:, :1, STARTS] = grain_shift, starts
-    cache[:, :1, TURN] = (pairs << 64) // starts % (1 << 64) if starts else 0
-    cache[:, :1, MISSED] = round(START_SPREAD * starts)
-    cache[:, :1, PAIRS] = pairs - 1
-    cache[:, :1, SEED] = seed << 20
+    about[:, GRAIN_SHIFT], about[:, STARTS] = grain_shift, starts
+    about[:, TURN] = (pairs << 64) // starts % (1 << 64) if starts else 0
+    about[:, MISSED] = round(START_SPREAD * starts)
+    about[:, PAIRS] = pairs - 1
+    about[:, SEED] = seed << 20
     return cache
 
 
@@ -109,7 +126,7 @@ def log2_of(name: str, size: int) -> int:
 def cache_of(l2: "L2Cache", unit_bytes: int, seed: int = 0, scale: int = 1) -> np.ndarray:
     """The empty cache of a profile's L2, in pages that are ``scale`` times smaller."""
     return empty_cache(room_of(l2), l2.partitions, unit_bytes, l2.dirty_bytes_max, l2.home_bytes,
-                       l2.home_bits, seed, scale)
+                       l2.home_bits, seed, scale, l2.sector_bytes)
 
 
 def room_of(l2: "L2Cache") -> int:
@@ -117,71 +134,31 @@ def room_of(l2: "L2Cache") -> int:
     return int(l2.size_bytes * (l2.room_share or 1))
 
 
-@inlined
-def popcount(bits: np.uint64) -> np.int64:
-    """Bits set in a uint64."""
-    bits = bits - ((bits >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    bits = (bits & np.uint64(0x3333333333333333)) + (
-        (bits >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    bits = (bits + (bits >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((bits * np.uint64(0x0101010101010101)) >> np.uint64(56))
-
-
-# ---- Where a unit goes --------------------------------------------------------------------------
-
-
-@inlined
-def _scatter(page: np.uint64) -> np.uint64:
-    """A fixed number for each page that says nothing of its neighbours' (splitmix64)."""
-    x = (np.uint64(page) + _ONE) * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    return x ^ (x >> np.uint64(31))
-
-
-@inlined
-def _order_of(page: np.uint64, pairs: np.uint64) -> np.uint64:
-    """By which bits the pairs of a page change places (a power of two of them, less one): the same
-    part of a page goes to other sets in the next, to each half in two pages and to each quarter in
-    four."""
-    half = (page ^ _scatter(page >> _ONE)) & _ONE
-    quarter = ((page >> _ONE) ^ _scatter(page >> _TWO)) & _ONE
-    return (_scatter(page) & (pairs >> _TWO)) | ((half << _ONE | quarter) * (pairs + _ONE >> _TWO))
-
-
-@inlined
-def set_of(cache: np.ndarray, unit: int) -> Any:
-    """The set that a unit goes to, the same in each partition."""
-    to_page, grains = cache[0, 0, PAGE_SHIFT], cache[0, 0, GRAIN_SHIFT]
-    page = np.uint64(unit) >> to_page
-    inside = np.uint64(unit) - (page << to_page)
-    part = inside >> grains
-    twin = cache[0, 0, TWIN_SHIFT]
-    pair = (part >> twin + _ONE << twin) | (part & ((_ONE << twin) - _ONE))
-    page += cache[0, 0, SEED]
-    pair ^= _order_of(page, cache[0, 0, PAIRS])
-    turn = page * cache[0, 0, TURN] >> np.uint64(32)
-    start = turn * cache[0, 0, STARTS] + np.uint64(1 << 31) >> np.uint64(32)
-    start += (_scatter(page) >> np.uint64(32)) * (cache[0, 0, MISSED] + _ONE) >> np.uint64(32)
-    index: Any = np.int64((start + pair << grains) | inside - (part << grains))
-    n_sets = cache.shape[1]
-    index = index - n_sets if index >= n_sets else index
-    return index if index < n_sets else index % n_sets
-
-
-@inlined
-def home_of(cache: np.ndarray, unit: int) -> Any:
-    """The home partition of a unit."""
-    partitions = cache.shape[0]
-    if partitions == 1:
-        return 0
-    chunk = np.uint64(unit) >> cache[0, 0, HOME_SHIFT]
-    page = _scatter((np.uint64(unit) >> cache[0, 0, PAGE_SHIFT]) + cache[0, 0, SEED])
-    if partitions > 2:  # no such GPU is known: any fixed even spread
-        return np.int64((page + chunk) % np.uint64(partitions))
-    return popcount((chunk & cache[0, 0, HOME_MASK]) ^ (page & _ONE)) & 1
-
-
 # ---- One set ------------------------------------------------------------------------------------
+
+
+@inlined
+def _bits_of(cache: np.ndarray, way: int) -> tuple[Any, Any, Any, Any]:
+    """Where a way's sectors are: columns of valid and dirty ones, shift, a mask of so many bits."""
+    to_bits = cache[0, ABOUT, BITS_SHIFT]
+    at = np.uint64(way) << to_bits
+    valid: Any = np.int64(at >> np.uint64(6)) + SECTORS
+    whole = ~_ZERO >> (np.uint64(64) - (_ONE << to_bits))
+    return valid, valid + (cache.shape[2] - SECTORS) // 2, at & np.uint64(63), whole
+
+
+@inlined
+def valid_of(cache: np.ndarray, part: int, index: int, way: int) -> np.uint64:
+    """Valid sectors of a way, as bits."""
+    valid, _, shift, whole = _bits_of(cache, way)
+    return cache[part, index, valid] >> shift & whole
+
+
+@inlined
+def dirty_of(cache: np.ndarray, part: int, index: int, way: int) -> np.uint64:
+    """Dirty sectors of a way, as bits."""
+    _, dirty, shift, whole = _bits_of(cache, way)
+    return cache[part, index, dirty] >> shift & whole
 
 
 @inlined
@@ -221,8 +198,9 @@ def _way_at(cache: np.ndarray, part: int, index: int, rank: int) -> Any:
 @inlined
 def _clean(cache: np.ndarray, part: int, index: int, way: int) -> tuple[np.uint64, np.uint64]:
     """Write a dirty way back: its tag and dirty bits."""
-    bits = cache[part, index, DIRTY + way]
-    cache[part, index, DIRTY + way] = _ZERO
+    _, dirty, shift, whole = _bits_of(cache, way)
+    bits = cache[part, index, dirty] >> shift & whole
+    cache[part, index, dirty] ^= bits << shift
     cache[part, index, DIRTY_WAYS] ^= _ONE << np.uint64(way)
     return cache[part, index, way], bits
 
@@ -235,7 +213,7 @@ def _settle(cache: np.ndarray, part: int, index: int) -> tuple[np.uint64, np.uin
     if dirty == _ZERO:
         return _ZERO, _ZERO
     rank = WAYS - 1
-    if popcount(dirty) > cache[part, 0, DIRTY_LIMIT]:
+    if popcount(dirty) > cache[part, ABOUT, DIRTY_LIMIT]:
         while not _has(dirty, _way_at(cache, part, index, rank)):
             rank -= 1
     way = _way_at(cache, part, index, rank)
@@ -263,9 +241,11 @@ def _hold(cache: np.ndarray, part: int, index: int, rank: int, way: int, tag: np
             way = _way_at(cache, part, index, rank)
         if _has(dirty, way):  # all were dirty: the oldest has just been written back
             rank, way = WAYS - 1, _way_at(cache, part, index, WAYS - 1)
+        valid, _, shift, whole = _bits_of(cache, way)
         cache[part, index, way] = tag
-        cache[part, index, VALID + way] = _ZERO
-    cache[part, index, VALID + way] |= mask
+        cache[part, index, valid] &= ~(whole << shift)
+    valid, _, shift, _ = _bits_of(cache, way)
+    cache[part, index, valid] |= mask << shift
     _use(cache, part, index, rank)
     return way, written_tag, written
 
@@ -284,7 +264,7 @@ def read_unit(cache: np.ndarray, unit: int, side: int, need: np.uint64
     """
     index, tag = set_of(cache, unit), np.uint64(unit + 1)
     rank, way = _rank(cache, side, index, tag)
-    missing = need & ~cache[side, index, VALID + way] if rank >= 0 else need
+    missing = need & ~valid_of(cache, side, index, way) if rank >= 0 else need
     if missing == _ZERO:
         near_tag, near_dirty = _settle(cache, side, index)
         _use(cache, side, index, rank)
@@ -295,7 +275,7 @@ def read_unit(cache: np.ndarray, unit: int, side: int, need: np.uint64
     if home != side:
         place, there = _rank(cache, home, index, tag)
         if place >= 0:
-            fetched = missing & ~cache[home, index, VALID + there]
+            fetched = missing & ~valid_of(cache, home, index, there)
         changed = fetched != _ZERO
         _, far_tag, far_dirty = _hold(cache, home, index, place, there, tag, missing)
     _, near_tag, near_dirty = _hold(cache, side, index, rank, way, tag, need)
@@ -319,11 +299,13 @@ def write_unit(cache: np.ndarray, unit: int, side: int, mask: np.uint64
             if other == side:
                 _, near_tag, near_dirty = _hold(cache, other, index, rank, way, tag, mask)
             elif rank >= 0:
-                cache[other, index, VALID + way] &= ~mask
+                valid, _, shift, _ = _bits_of(cache, way)
+                cache[other, index, valid] &= ~(mask << shift)
     rank, way = _rank(cache, home, index, tag)
     way, home_tag, home_dirty = _hold(cache, home, index, rank, way, tag, mask)
     cache[home, index, DIRTY_WAYS] |= _ONE << np.uint64(way)
-    cache[home, index, DIRTY + way] |= mask
+    _, dirty, shift, _ = _bits_of(cache, way)
+    cache[home, index, dirty] |= mask << shift
     return near_tag, near_dirty, home_tag, home_dirty
 
 

@@ -88,7 +88,7 @@ def merged(requests: np.ndarray, row: Record, start: int, slot: Record, asked: i
     share = _under_way(requests[found].missed, least, machine) if found >= 0 else 0.0
     if share > 0:
         requests[found].sharing += 1
-        return np.int64(share * asked)
+        return min(np.int64(share * asked), asked - missed)  # what it fetches itself L2 is asked
     mine = requests[oldest]
     mine.tile, mine.start, mine.sharing = row.tile, start, 1
     mine.time, mine.missed = time, missed / asked
