@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 H200 = load("h200")
 add_unit, read_unit, write_unit, home_of, set_of, sets_of, valid_of = (
     from_python(function) for function in (
-        l2_cache.add_unit, l2_cache.read_unit, l2_cache.write_unit, l2_cache.home_of,
-        l2_cache.set_of, l2_places.sets_of, l2_cache.valid_of))
+        l2_cache.add_unit, l2_cache.read_unit, l2_cache.write_unit, l2_places.home_of,
+        l2_places.set_of, l2_places.sets_of, l2_cache.valid_of))
 SCHEDULES = ("flash1", "flash2", "standard")
 TILES = Tiles(32, 64)
 SMALL = Attention(2, 4, 256, 64, kv_heads=2)

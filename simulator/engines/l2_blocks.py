@@ -13,12 +13,12 @@ from ..jit import borrowing, inlined, njit
 from ..tape import Kind, Record
 from .dispatch import place_of
 from .l2_arrivals import PLACES, UNDER_WAY, arrival
-from .l2_cache import WAYS, add_unit, dirty_of, popcount, read_unit, write_unit
+from .l2_cache import WAYS, add_unit, dirty_of, read_unit, write_unit
 from .l2_counts import FETCHED, FILLED, MERGED, READ, WRITTEN, WRITTEN_BACK
 from .l2_log import START, STOP, note_after, note_before, note_block
 from .l2_merge import begin_drift, merged
 from .l2_moves import ONE_PRODUCT
-from .l2_places import sets_of
+from .l2_places import popcount, sets_of
 from .l2_repeat import group_of, next_block
 from .soonest import first_times, set_time
 from .walk import END, LET, LOOP, assign, enter_loop, next_trip, region

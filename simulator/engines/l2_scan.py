@@ -13,7 +13,8 @@ import numpy as np
 
 from ..jit import njit
 from .heap import sift_down
-from .l2_cache import PAGE_BYTES, UNIT_BYTES, cache_of, popcount, read_unit, write_unit
+from .l2_cache import PAGE_BYTES, UNIT_BYTES, cache_of, read_unit, write_unit
+from .l2_places import popcount
 
 if TYPE_CHECKING:
     from ...hwprofiles.schema import L2Cache
