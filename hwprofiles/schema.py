@@ -30,6 +30,8 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 _ELEVEN: Any = Field(strict=False, min_length=11, max_length=11)  # at 0, 10, … 100%
 CycleTenths = Annotated[tuple[Annotated[float, Field(ge=0, le=MAX_CYCLES)], ...], _ELEVEN]
 Shares = Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], _ELEVEN]
+Offsets = Annotated[tuple[Annotated[float, Field(ge=-3, le=3)], ...],
+                    Field(strict=False, min_length=1, max_length=64)]
 Flops = Annotated[float, Field(ge=1e9)]
 Text = Annotated[str, Field(min_length=1, max_length=300)]
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
@@ -91,6 +93,8 @@ class L2Cache(Section):
         "by how much of the mean the GPCs' own clocks are faster or slower while tensor cores work "
         "by mma.sync, at eleven shares of DRAM's rate")
     gpc_clock_spread_wgmma: Shares | None = _optional("and by wgmma")
+    gpc_clock_offsets: Offsets | None = _optional(
+        "where between these each GPC's clock is, from -1 to 1 or a little beyond; none: evenly")
     tile_cycles: Cycles | None = _optional("until a thread block has a small tile that it loads "
                                              "from L2")
     tile_bytes_per_clock: BytesPerClock | None = _optional("what a larger tile takes longer")

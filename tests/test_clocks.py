@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from hbmeter.experiments import records
+from hbmeter.hwprofiles import load
 from hbmeter.kernels.probes import arrivals, clocks
 
 
@@ -35,6 +36,17 @@ def test_which_gpcs_are_fast_is_a_units_own():
              for runs in recorded("clocks", "runs")]
     assert all(np.corrcoef(mma, wgmma)[0, 1] > 0.9 for mma, wgmma in units)
     assert min(np.corrcoef(units[0][0], other[0])[0, 1] for other in units[1:]) < 0.5
+
+
+def test_the_profile_has_the_mean_of_the_units():
+    """Each unit has two GPCs that are fast and six that are slow or nearly so: no even spread."""
+    units, l2 = recorded("clocks", "runs"), load("h200").l2
+    for name, of_load in (("mma_sync", "mma_fp16"), ("wgmma", "wgmma_fp16")):
+        mean = np.mean([clocks.facts(runs)[of_load] for runs in units], axis=0)
+        assert getattr(l2, f"gpc_clock_spread_{name}") == pytest.approx(mean, abs=1e-5)
+    offsets = np.array([clocks.offsets(runs) for runs in units])
+    assert sorted(l2.gpc_clock_offsets) == pytest.approx(offsets.mean(axis=0), abs=0.006)
+    assert (offsets[:, 6] > 0.6).all() and (offsets[:, 5] < 0.2).all()
 
 
 def test_spreads_at_shares_of_the_most_bytes_read():

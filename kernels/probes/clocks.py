@@ -15,6 +15,7 @@ from .counted import Part
 
 SOURCE = Path(__file__).with_suffix(".cu")
 SHARES = 11  # 0, 10, … 100% of DRAM's rate
+APART = 0.002  # standard deviation of clocks over their mean that says which GPCs are fast
 READERS = (0, 16, 32, 64, 132, 264)  # thread blocks that read device memory beside the load
 HOW = ("an SM's clock (its cycles over the GPU's timer) while all SMs multiply random numbers for "
        "12 ms and so many thread blocks read device memory beside them, 30 ms of rest before; GPCs "
@@ -37,14 +38,30 @@ def _shown(run: dict) -> dict:
             "% of GPCs": 100 * _deviation(run), "% within": 100 * _deviation(run, within=True)}
 
 
-def _deviation(run: dict, within: bool = False) -> float:
-    """Standard deviation over the mean of the GPCs' clocks, or of SMs' clocks in their GPC."""
+def _of_gpcs(run: dict) -> list[np.ndarray]:
+    """The clocks of each GPC's SMs."""
     clocks = np.median(np.atleast_2d(run["clock_hz"]), axis=0)
     gpcs = run["gpcs"] if isinstance(run["gpcs"][0][0], int) else run["gpcs"][0]
-    groups = [clocks[gpc] for gpc in gpcs]
+    return [clocks[gpc] for gpc in gpcs]
+
+
+def _deviation(run: dict, within: bool = False) -> float:
+    """Standard deviation over the mean of the GPCs' clocks, or of SMs' clocks in their GPC."""
+    groups = _of_gpcs(run)
     means = np.array([group.mean() for group in groups])
     apart = np.concatenate([group - group.mean() for group in groups]) if within else means
     return float(apart.std() / means.mean())
+
+
+def offsets(runs: list[dict]) -> list[float]:
+    """Where GPCs' clocks are between the mean less and the mean plus what ``facts`` says, from the
+    slowest to the fastest: the mean of the runs in which they are apart."""
+    found = []
+    for run in runs:
+        if _deviation(run) > APART:
+            means = np.array([group.mean() for group in _of_gpcs(run)])
+            found.append((means / means.mean() - 1) / (3 ** 0.5 * _deviation(run)))
+    return np.sort(np.mean(found, axis=0)).tolist()
 
 
 def facts(runs: list[dict]) -> dict[str, list[float]]:

@@ -22,6 +22,8 @@ L2_LATENCY_CYCLES, HBM_LATENCY_CYCLES = 263.0, 479.0
 SM_BYTES_PER_CLOCK = 64.0  # from L2, where a profile has no L2 bandwidth: the width of the port
 GROUP_SMS = 16  # SMs of a GPC
 TENTHS = 11  # 0, 10, … 100%
+GPCS_MAX = 64  # those of more share offsets
+GOLDEN = (5 ** 0.5 - 1) / 2
 
 # What a phase runs on; latencies and rates in cycles. What changes: dram_free and l2_free, the time
 # when DRAM and L2 are next idle, leaving, the sectors written back since DRAM was last asked, and
@@ -35,9 +37,10 @@ MACHINE = np.dtype(
                                      "far_more", "to_coalescer",  # of latencies (l2_merge.py)
                                      "first_starts",  # cycles
                                      "pace_spread", "gpc_pace_spread")]  # of the mean pace
-    # What tiles from DRAM take longer, by shares of them; and by how much of the mean GPCs' clocks
-    # are faster or slower, by shares of DRAM's rate.
+    # What tiles from DRAM take longer, by shares of them; by how much of the mean GPCs' clocks are
+    # faster or slower, by shares of DRAM's rate; and each GPC's place between these.
     + [(name, np.float64, (TENTHS,)) for name in ("late", "clock_spread")]
+    + [("clock_offsets", np.float64, (GPCS_MAX,))]
     + [(name, np.int64) for name in ("unit_shift", "sector_shift",  # log2 of their bytes
                                      "group", "logged", "leaving",  # query heads a block; events
                                      "scale",  # tiles that a tile stands for (at_scale.py)
@@ -51,6 +54,13 @@ def at_share(tenths: np.ndarray, share: float) -> float:
     at = share * (TENTHS - 1)
     below = np.int64(at)
     return tenths[below] + (at - below) * (tenths[below + 1] - tenths[below])
+
+
+@inlined
+def spread_evenly(number: int) -> float:
+    """A number in [-1, 1) for each number, such that those of any few in a row are spread evenly
+    (Weyl's sequence of the golden ratio)."""
+    return (number + 1) * GOLDEN % 1.0 * 2 - 1
 
 
 def machine_of(gpu: "Profile", blocks_per_sm: int, unit_bytes: int, group: int, scale: int = 1,
@@ -78,6 +88,8 @@ def machine_of(gpu: "Profile", blocks_per_sm: int, unit_bytes: int, group: int, 
     machine["first_starts"] = l2.first_starts_cycles or 0
     machine["pace_spread"], machine["gpc_pace_spread"] = pace_spreads(gpu, blocks_per_sm)
     machine["clock_spread"] = clock_spread or 0
+    machine["clock_offsets"] = np.resize(
+        l2.gpc_clock_offsets or [spread_evenly(gpc) for gpc in range(GPCS_MAX)], GPCS_MAX)
     machine["far_more"] = max(
         _measured(gpu, "l2_far_latency", 0) - _measured(gpu, "l2_near_latency", 0), 0)
     return machine

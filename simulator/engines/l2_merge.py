@@ -19,14 +19,13 @@ import numpy as np
 
 from ..jit import inlined
 from ..tape import Record
-from .l2_machine import at_share
+from .l2_machine import GPCS_MAX, at_share, spread_evenly
 
 # A tile that an SM of a GPC asked for: when its first request left, how many share it, and how much
 # of it came from DRAM.
 REQUEST = np.dtype([("tile", np.int64), ("start", np.int64), ("sharing", np.int64),
                     ("time", np.float64), ("missed", np.float64)])
 REMEMBERED = 8  # requests of a GPC
-GOLDEN = (5 ** 0.5 - 1) / 2
 ALL = 1 - 1e-9  # of DRAM's rate, nearly
 
 
@@ -48,13 +47,6 @@ def scattered(number: Any) -> float:
 
 
 @inlined
-def spread_evenly(number: int) -> float:
-    """A number in [-1, 1) for each number, such that those of any few in a row are spread evenly
-    (Weyl's sequence of the golden ratio)."""
-    return (number + 1) * GOLDEN % 1.0 * 2 - 1
-
-
-@inlined
 def begin_drift(slot: Record, issued: int, slots: int, gpc: int, machine: Record) -> None:
     """A block that is issued as number ``issued`` begins on a slot of ``slots``, on an SM of
     ``gpc``."""
@@ -63,7 +55,8 @@ def begin_drift(slot: Record, issued: int, slots: int, gpc: int, machine: Record
     busy = machine.dram_moved / machine.dram_bytes_per_cycle / max(slot.due, 1.0)
     apart = at_share(machine.clock_spread, min(busy, ALL))
     slot.pace = (1 + machine.pace_spread * scattered(issued)
-                 + (machine.gpc_pace_spread + apart) * spread_evenly(gpc))
+                 + machine.gpc_pace_spread * spread_evenly(gpc)
+                 + apart * machine.clock_offsets[gpc % GPCS_MAX])
 
 
 @inlined
