@@ -9,10 +9,14 @@ from ..simulator.bounds import program_bound
 from ..simulator.errors import InputError
 from ..simulator.execution import Execution, estimate_residents, generic
 from ..simulator.problem import Attention
+from ..simulator.rates import first_clock_s
 from ..simulator.splits import require_option
 from ..simulator.tiles import Tiles
-from ..simulator.time_model import Prediction, covers, predict
+from ..simulator.time_model import Prediction, covers, predict, seconds_since_rest
 from . import compiled_blocks
+from .remembered import remembered
+
+SUSTAINED_DIFFERS = 0.01  # by more than that from the time after a rest, it is said
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,39 @@ def _residents(asked: Asked, problem: Attention, gpu, how: tuple[Execution, ...]
     return [max(m, 1) for m in estimate_residents(program, gpu, how)], "estimated registers", 0
 
 
-def _predict(asked: Asked, problem: Attention, gpu) -> tuple[Prediction, str]:
+@dataclass(frozen=True)
+class _Found:
+    """Predictions of one call, after a rest and under sustained load (None: as after a rest, or the
+    profile does not say); for how long the clock after a rest holds; where blocks per SM are from.
+    """
+
+    first: Prediction
+    sustained: Prediction | None
+    holds_s: float
+    residents_from: str
+
+    @property
+    def seconds(self) -> float:
+        """Of a call after a rest, however long it is."""
+        if self.sustained is None:
+            return self.first.seconds
+        return seconds_since_rest(self.first.seconds, self.sustained.seconds, self.holds_s)
+
+    @property
+    def sustained_s(self) -> float | None:
+        """Of one under sustained load, where that differs."""
+        if self.sustained is None:
+            return None
+        found = self.sustained.seconds
+        return found if abs(found / self.seconds - 1) > SUSTAINED_DIFFERS else None
+
+    def calibrated(self, factor: float, known: Prediction) -> "_Found":
+        """The same, with a ``factor`` that was measured on a run that is predicted as ``known``."""
+        under = self.sustained and self.sustained.calibrated(factor, known)
+        return replace(self, first=self.first.calibrated(factor, known), sustained=under)
+
+
+def _predict(asked: Asked, problem: Attention, gpu) -> _Found:
     program = schedules.build(asked.schedule, problem, asked.tiles)
     if asked.kernel is None:
         _require_covered(program)
@@ -115,37 +151,42 @@ def _predict(asked: Asked, problem: Attention, gpu) -> tuple[Prediction, str]:
     residents, source, spills = _residents(asked, problem, gpu, how)
     how = tuple(replace(x, spill_bytes=spills) for x in how)
     order = asked.order if asked.kernel is None else asked.kernel.issue_order(asked.order)
-    return predict(program, gpu, how, blocks_per_sm=residents, order=order,
-                   count_dram=True), source
+    holds_s = first_clock_s(gpu)
+    first, *under = (predict(program, gpu, how, blocks_per_sm=residents, order=order,
+                             count_dram=True, remember=remembered, sustained=sustained)
+                     for sustained in (False, True)[:1 if holds_s is None else 2])
+    return _Found(first, under[0] if under else None, holds_s or 0.0, source)
 
 
 def document(asked: Asked, problem: Attention, gpu, known: Attention | None,
              known_ms: float | None) -> dict:
     """The JSON document: seconds by phase and unit, bound, zero-shot, and calibrated with the time
-    of a ``known`` problem."""
-    found, source = _predict(asked, problem, gpu)
-    program = schedules.build(asked.schedule, problem, asked.tiles)
-    multiplier = None if asked.kernel is None else found.multiplier
+    of a ``known`` problem; under sustained load where that differs."""
+    found = _predict(asked, problem, gpu)
+    first, program = found.first, schedules.build(asked.schedule, problem, asked.tiles)
+    multiplier = None if asked.kernel is None else first.multiplier
     bound = program_bound(program, gpu, multiplier)
     factor = calibrated = None
     if known is not None:
-        there, _ = _predict(asked, known, gpu)
+        there = _predict(asked, known, gpu).first
         work = sum(phase.seconds for phase in there.phases)
         factor = (known_ms * 1e-3 - there.seconds + work) / work
         if factor <= 0:
             raise InputError(f"--known-ms {known_ms:g} is less than the launch of an empty kernel")
-        calibrated = found.calibrated(factor, there).seconds
+        calibrated = found.calibrated(factor, there)
     return {
         "runs": asked.kernel.name if asked.kernel else f"{asked.schedule}, a usual kernel",
-        "gpu": gpu.name, "order": asked.order, "residents_from": source,
+        "gpu": gpu.name, "order": asked.order, "residents_from": found.residents_from,
         "tiles": {"br": asked.tiles.br, "bc": asked.tiles.bc, "stages": asked.tiles.stages},
         "bound_s": bound.bound_s, "bound_by": bound.limiter, "zero_shot_s": found.seconds,
-        "limiter": found.limiter, "tflop_per_s": problem.flops / found.seconds / 1e12,
+        "sustained_s": found.sustained_s, "first_clock_s": found.holds_s or None,
+        "limiter": first.limiter, "tflop_per_s": problem.flops / found.seconds / 1e12,
         "factor": factor,
-        "calibrated_s": calibrated,
+        "calibrated_s": calibrated and calibrated.seconds,
+        "calibrated_sustained_s": calibrated and calibrated.sustained_s,
         "phases": [
             {"name": phase.name, "predicted_s": phase.seconds, "limiter": phase.limiter,
              "blocks": phase.blocks, "waves": phase.waves, "blocks_per_sm": phase.blocks_per_sm,
-             "units_s": phase.unit_seconds} for phase in found.phases
+             "units_s": phase.unit_seconds} for phase in first.phases
         ],
     }

@@ -23,9 +23,10 @@ from ..simulator.engines.heard import side_by_side
 from ..simulator.execution import Execution, multiplier_of, multiplies
 from ..simulator.occupancy import occupancy
 from ..simulator.problem import Attention
+from ..simulator.rates import first_clock_s
 from ..simulator.tiles import Tiles
 from ..simulator.time_model import Prediction, predict
-from . import bench, busy_units, held_out_times, records, tile_sweep
+from . import bench, busy_units, held_out_times, records, samples, tile_sweep
 from .grid import Point
 from .remembered import remembered
 from .verify import gpu_profile
@@ -68,11 +69,18 @@ class Timed:
     def prediction(self) -> Prediction:
         """Zero-shot."""
         if not self._predicted:  # (before Python 3.12 cached_property has one lock for all points)
-            self._predicted.append(
-                predict(self.program, self.gpu, executions(self.point),
-                        blocks_per_sm=self.blocks_per_sm, order=issue_order(self.point),
-                        count_dram=True, remember=remembered))
+            self._predicted.append(self._predict())
         return self._predicted[0]
+
+    @cached_property
+    def sustained(self) -> Prediction:
+        """The same, under sustained load."""
+        return self._predict(sustained=True)
+
+    def _predict(self, **clocks) -> Prediction:
+        return predict(self.program, self.gpu, executions(self.point),
+                       blocks_per_sm=self.blocks_per_sm, order=issue_order(self.point),
+                       count_dram=True, remember=remembered, **clocks)
 
     @property
     def bound(self):
@@ -115,13 +123,28 @@ class Timed:
 
     def factor(self) -> float:
         """Measured over predicted, without launching."""
-        work = sum(phase.seconds for phase in self.prediction.phases)
-        launching = self.seconds(self.prediction) - work
+        work = self._as_timed(lambda found: sum(phase.seconds for phase in found.phases))
+        launching = self.seconds() - work
         return (self.ms * 1e-3 - launching) / work
 
-    def seconds(self, prediction: Prediction) -> float:
-        """A prediction as this point was timed."""
-        return prediction.seconds + prediction.first_launch_s * self.by_itself
+    def seconds(self, factor: float | None = None, known: "Timed | None" = None) -> float:
+        """The prediction as this point was timed; with a ``factor`` calibrated on a ``known``
+        run."""
+        def found(prediction):
+            if known is not None:
+                prediction = prediction.calibrated(factor, known.prediction)
+            return prediction.seconds + prediction.first_launch_s * self.by_itself
+
+        return self._as_timed(found)
+
+    def _as_timed(self, seconds_of) -> float:
+        """``seconds_of`` a prediction, at the clocks that the samples of this point met."""
+        first = seconds_of(self.prediction)
+        series = samples.of(self.family, self.by_itself, first)
+        holds_s = first_clock_s(self.gpu)
+        if holds_s is None or samples.end_s(series, first) <= holds_s:
+            return first
+        return samples.median_s(series, first, seconds_of(self.sustained), holds_s)
 
 
 def issue_order(point: Point) -> str:
@@ -202,10 +225,10 @@ def rows(points: list[Timed], *, bounds: bool = True) -> list[dict]:
     Calibrating points have no calibrated prediction, nor has a build without one.
     """
     _predict(points)
-    factors = {x.build: (x.factor(), x.prediction) for x in points if x.calibrates}
+    factors = {x.build: (x.factor(), x) for x in points if x.calibrates}
     found = []
     for x in points:
-        tiles, zero = x.point.tiles, x.seconds(x.prediction)
+        tiles, zero = x.point.tiles, x.seconds()
         bound = x.bound if bounds else None
         row = {
             "source": x.source, "kernel": x.point.kernel, "shape": x.point.shape,
@@ -219,7 +242,7 @@ def rows(points: list[Timed], *, bounds: bool = True) -> list[dict]:
             "calibrated_s": None, "calibrated_error": None,
         }
         if x.build in factors and not x.calibrates:
-            seconds = x.seconds(x.prediction.calibrated(*factors[x.build]))
+            seconds = x.seconds(*factors[x.build])
             row |= {"calibrated_s": seconds, "calibrated_error": seconds * 1e3 / x.ms - 1}
         found.append(row)
     return found

@@ -39,7 +39,8 @@ def hidden(phase: "Phase", demands: np.ndarray) -> np.ndarray:
 def exposed_loads(phase: "Phase", seen: np.ndarray, demands: np.ndarray,
                   latencies: dict[int, float]) -> np.ndarray:
     """[block] cycles of waiting for loads beyond what runs meanwhile: nothing, one of a trip's two
-    products, or whole trips, under which all its loads are on their way at once."""
+    products, or whole trips, under which all its loads are on their way at once. Where nothing
+    runs, but loads are sent at once, the slowest of a trip counts."""
     loads = np.flatnonzero(phase.tape["kind"] == Kind.LOAD)
     waits, how, rate = np.zeros(len(phase.counts)), phase.how, phase.rates
     if not len(loads):
@@ -50,6 +51,11 @@ def exposed_loads(phase: "Phase", seen: np.ndarray, demands: np.ndarray,
     elif how.prefetch == "product":
         products = demands[:, [MATMUL, SMEM]].max(axis=1) * (demands[:, MATMUL] > 0)
         meanwhile = phase.counts @ products / phase.groups / trips / 2
+    elif how.loads_at_once:
+        arrivals = np.array([latencies[int(tensor)] for tensor in phase.tape[loads]["tensor"]])
+        inside = phase.counts[:, loads].max(axis=0) > 1  # the loop; the rest comes before it
+        slowest: np.ndarray = arrivals.max() + (trips - 1) * arrivals[inside].max(initial=0.0)
+        return slowest
     elif how.trips_ahead > 1:
         waits += rate.l2_latency
     for address in loads:

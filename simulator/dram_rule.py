@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 STORES = (Kind.STORE, Kind.REDUCE)
 ROUNDS = 3  # of a rate and what is on its way at that rate
-COUNTED_MAX = 16e9  # bytes over the SM boundary, that the L2 reader goes through in a second
+COUNTED_MAX = 1.25e11  # bytes over the SM boundary, that the L2 reader goes through in seconds
 
 
 def at_once(compute: Callable[[], dict[str, float]], **asked: Any) -> dict[str, float]:
@@ -32,7 +32,7 @@ def at_once(compute: Callable[[], dict[str, float]], **asked: Any) -> dict[str, 
 def of_launch(phase: "Phase", resident: int, order: Order) -> dict[int, float]:
     """Bytes of each tensor (by its index) to and from DRAM: by the rule; of a phase that asks to
     ``count_dram``, by the L2 reader where the rule cannot know how closely blocks follow each
-    other, and the reader takes a second at most."""
+    other, and the reader takes a few seconds at most."""
     if not (phase.count_dram and _outgrown(phase, resident, order)
             and sum(phase.moved.values()) <= COUNTED_MAX):
         return from_dram(phase, resident, order)

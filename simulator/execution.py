@@ -65,7 +65,8 @@ class Execution:
     ``prefetch`` is what runs between a load and its use: "none" (serial: a block then loads
     ``in_flight_bytes`` at a time), a "product" of the same trip, or a whole "trip" (double-
     buffered); loads of ``trips_ahead`` trips are on their way at once. ``loads_meet``: of serial
-    ones, that all warps wait for all of a tile.
+    ones, that all warps wait for all of a tile; ``loads_at_once``: that those of a trip are on
+    their way together, the first trip's with all that a block loads once.
     ``younger_paces``: how fast a thread block runs beside the next older one on its SM, whose warps
     are served first, where 2, 3, … blocks share it (the last: more): a number, or speeds of all by
     age (dispatch.by_age); read off the starts and ends of thread blocks on an H200
@@ -84,6 +85,7 @@ class Execution:
     prefetch: str = "none"
     trips_ahead: int = 1
     loads_meet: bool = False
+    loads_at_once: bool = False
     in_flight_bytes: int | None = None
     instructions_per_byte: float = 0.25  # of loads and stores; half of them slow
     multicast: int = 1  # thread blocks that share what one of them loads
@@ -256,8 +258,8 @@ def mma_backward(share: Any, rows: int, columns: int, widths: tuple[int, int], t
          "exp_minus": Cost(2, waits=1), "copy": handed_on, "sub_rows": Cost(1, chain=100),
          "mul": Cost(1)},
         operands_ahead=True, masks_edges=True,
-        prefetch="trip" if stages > 1 else "none", younger_paces=BACKWARD_PACES,
-        block_chain=_BLOCK_CHAIN,
+        prefetch="trip" if stages > 1 else "none", loads_at_once=True,
+        younger_paces=BACKWARD_PACES, block_chain=_BLOCK_CHAIN,
     )
 
 

@@ -79,19 +79,25 @@ def _equal(weights: np.ndarray) -> bool:
 
 
 def phase_time(phase: "Phase", resident: int, order: Order, dram_bytes: float | None) -> PhaseTime:
-    """Twice: how busy the GPU is decides its clock and who shares the L2."""
-    found, alone = phase.time(resident, order, dram_bytes), (phase.rates, phase.sharing)
-    phase.settle(found)
-    same = (phase.rates, phase.sharing) == alone
-    return found if same else phase.time(resident, order, dram_bytes)
+    """Twice: how busy the GPU is decides its clock and who shares the L2. Under sustained load once
+    more: at its clock less is read in a second, which takes less power."""
+    found = phase.time(resident, order, dram_bytes)
+    for _ in range(1 + phase.sustained):
+        before = phase.rates, phase.sharing
+        phase.settle(found)
+        if (phase.rates, phase.sharing) == before:
+            break
+        found = phase.time(resident, order, dram_bytes)
+    return found
 
 
 class Phase:
     """The costs of one phase's instructions under a kernel, and how often blocks run them."""
 
     def __init__(self, program: Program, number: int, gpu: "Profile", how: Execution,
-                 count_dram: bool = False, remember: Remember = dram_rule.at_once) -> None:
-        self.program, self.gpu, self.how = program, gpu, how
+                 count_dram: bool = False, remember: Remember = dram_rule.at_once,
+                 sustained: bool = False) -> None:
+        self.program, self.gpu, self.how, self.sustained = program, gpu, how, sustained
         self.count_dram, self.remember = count_dram, remember
         self.from_dram: dict[int, float] | None = None  # by a tensor's index, found once
         self.phase = program.phases[number]
@@ -136,7 +142,7 @@ class Phase:
         multiplier = self.how.multiplier
         load = power_load(self.gpu, multiplier, shares, dram)
         self.rates = rates(self.gpu, multiplier, self.program.problem.dtype,
-                           min(shares[MATMUL], 1), load, dram)
+                           min(shares[MATMUL], 1), load, dram, self.sustained)
         self.sharing = self.at_work
 
     def time(self, resident: int, order: Order, dram_bytes: float | None) -> PhaseTime:
@@ -374,9 +380,10 @@ class Phase:
         return seen
 
     def _waited(self, demands: np.ndarray, totals: np.ndarray) -> np.ndarray:
-        """[block, unit] the same of whole blocks; serial loads wait for DRAM."""
+        """[block, unit] the same of whole blocks; loads one by one wait for DRAM's turn."""
         waited: np.ndarray = self.counts @ self.seen(demands)
-        waited[:, DRAM] = 0.0 if self.how.prefetch != "none" else totals[:, DRAM]
+        waits = self.how.prefetch == "none" and not self.how.loads_at_once
+        waited[:, DRAM] = totals[:, DRAM] if waits else 0.0
         return waited
 
     def _latencies(self, from_dram: dict[int, float]) -> dict[int, float]:

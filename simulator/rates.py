@@ -27,10 +27,12 @@ BLOCK_STORE_BYTES_PER_CLOCK = 29.5  # of blocks that end at once, each SM
 BLOCK_LOADS = ((8192.0, 716.0), (98304.0, 3383.0))  # bytes, cycles from L2
 PORT_BYTES_PER_CLOCK = 64.0  # from L2 into one SM
 SMEM_CYCLES, L2_CYCLES, DRAM_CYCLES = 29.0, 263.0, 479.0  # H800 (Luo et al., arXiv 2402.13499)
-# Of a load of tensor cores whose clock beside DRAM reads was measured, and of what draws power in
-# an SM, by unit: names of `measured` watts. (wgmma's include the shared memory that it reads.)
-LOADS = {"mma_sync": ("mma_fp16_clock_reading", "mma_fp16_from_smem_watts"),
-         "wgmma": ("wgmma_fp16_clock_reading", "wgmma_fp16_watts")}
+# Names of `measured`: a load of tensor cores whose clock beside DRAM reads was measured, just after
+# a rest and sustained; and watts, of that load and of what draws power in an SM, by unit. (wgmma's
+# include the shared memory that it reads.)
+LOADS = {"mma_sync": "mma_fp16", "wgmma": "wgmma_fp16"}
+READING, SUSTAINED = "_clock_reading", "_clock_sustained"
+LOAD_WATTS = {"mma_sync": "mma_fp16_from_smem_watts", "wgmma": "wgmma_fp16_watts"}
 _OTHERS = {ISSUE: "fma_watts", EXP: "exp2_watts", BOUNDARY: "l2_read_watts"}
 WATTS = {"mma_sync": {MATMUL: "mma_fp16_watts", SMEM: "smem_read_watts", **_OTHERS},
          "wgmma": {MATMUL: "wgmma_fp16_watts", **_OTHERS}}
@@ -91,10 +93,10 @@ class Rates:
 
 
 def rates(gpu: "Profile", multiplier: str, dtype: str, busy: float = 1.0, load: float = 1.0,
-          dram_bytes_per_s: float = 0.0) -> Rates:
+          dram_bytes_per_s: float = 0.0, sustained: bool = False) -> Rates:
     """Rates of ``gpu`` (a Profile) under kernels that keep ``multiplier`` ``busy`` for so much of
     the time, draw the power of such a ``load`` (power_load), and move so many bytes to and from
-    DRAM."""
+    DRAM: in the first milliseconds after a rest, or when that is ``sustained`` for longer."""
     def measured(name: str, otherwise: float) -> float:
         found = gpu.measured.get(name)
         return otherwise if found is None else found.value
@@ -103,6 +105,8 @@ def rates(gpu: "Profile", multiplier: str, dtype: str, busy: float = 1.0, load: 
     full = _clock_hz(gpu, multiplier, dtype)
     clock = min(_clock_while(gpu, multiplier, busy, full),
                 _clock_beside_dram(gpu, multiplier, load, dram_bytes_per_s))
+    if sustained:
+        clock = min(clock, _clock_sustained(gpu, multiplier, load, dram_bytes_per_s))
     latency = gpu.latency_cycles
     l2 = gpu.l2.read_bytes_per_clock or L2_BYTES_PER_CLOCK_PER_SM * gpu.sm_count
     return Rates(
@@ -171,13 +175,31 @@ def _clock_beside_dram(gpu: "Profile", multiplier: str, load: float,
 
     Measured beside one load, whose power is 1; that of SMs goes with load · clock³ (measured on
     parts of the SMs and with less at work: experiments/recorded/power)."""
-    found = gpu.measured.get(LOADS.get(multiplier, ("",))[0])
+    found = gpu.measured.get(LOADS.get(multiplier, "") + READING)
     curve = getattr(found, "curve", None)
     if not (curve and dram_bytes_per_s and load):
         return gpu.boost_clock_hz
     read, clocks = zip(*curve, strict=True)
     full = float(np.interp(dram_bytes_per_s, read, clocks))
     return full / float(np.cbrt(load))
+
+
+def _clock_sustained(gpu: "Profile", multiplier: str, load: float,
+                     dram_bytes_per_s: float) -> float:
+    """The same under sustained load, with and without DRAM traffic: for some time after a rest a
+    GPU may draw more power than for longer."""
+    found = gpu.measured.get(LOADS.get(multiplier, "") + SUSTAINED)
+    if found is None or not load:
+        return gpu.boost_clock_hz
+    read, clocks = zip((0.0, found.value), *(found.curve or ()), strict=True)
+    return float(np.interp(dram_bytes_per_s, read, clocks)) / float(np.cbrt(load))
+
+
+def first_clock_s(gpu: "Profile") -> float | None:
+    """For how long after a rest a GPU keeps the clock of the first milliseconds; None where a
+    profile does not say."""
+    found = gpu.measured.get("first_clock")
+    return None if found is None else found.value
 
 
 def power_load(gpu: "Profile", multiplier: str, shares: np.ndarray,
@@ -187,7 +209,7 @@ def power_load(gpu: "Profile", multiplier: str, shares: np.ndarray,
     it, the share of the busiest unit. What the L2 hands on from DRAM that clock has seen."""
     names = WATTS.get(multiplier, {})
     watts = {unit: _watts_per_hz3(gpu, name) for unit, name in names.items()}
-    load, l2 = _watts_per_hz3(gpu, LOADS.get(multiplier, ("", ""))[1]), gpu.measured.get("l2_read")
+    load, l2 = _watts_per_hz3(gpu, LOAD_WATTS.get(multiplier, "")), gpu.measured.get("l2_read")
     if load is None or l2 is None or None in watts.values():
         return float(min(shares[:BOUNDARY].max(), 1.0))
     each = np.array([watts.get(unit) or 0.0 for unit in range(len(UNITS))])

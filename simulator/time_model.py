@@ -58,28 +58,39 @@ class Prediction:
 def predict(program: Program, gpu: "Profile", kernel: tuple[Execution, ...] | None = None, *,
             blocks_per_sm: int | Sequence[int], order: OrderLike = "row",
             dram_bytes: Sequence[float | None] | None = None,
-            count_dram: bool = False, remember: Remember = at_once) -> Prediction:
+            count_dram: bool = False, remember: Remember = at_once,
+            sustained: bool = False) -> Prediction:
     """Time of ``program`` on ``gpu`` (a Profile) when a kernel runs it as ``kernel`` says.
 
     ``kernel`` has an Execution for each phase (default: execution.generic), ``blocks_per_sm`` a
     number for each or one for all; ``order`` is one of grid_order.py's; ``dram_bytes`` are the L2
     reader's by phase, else a rule's (dram_rule.py), but with ``count_dram`` that reader's where
-    heads side by side outgrow the L2: a tenth of a second as a rule, one at most. ``remember`` may
-    keep what it found (dram_rule.at_once does not).
+    heads side by side outgrow the L2: a tenth of a second as a rule, a few at most. ``remember``
+    may keep what it found (dram_rule.at_once does not). ``sustained``: at the clock of a GPU that
+    such launches have kept busy for longer than its first clock holds.
     """
     order = of_program(order, program)
     kernel = kernel or generic(program, gpu)
     residents = np.broadcast_to(blocks_per_sm, len(program.phases))
     moved = dram_bytes or [None] * len(program.phases)
     found = tuple(
-        phase_time(Phase(program, number, gpu, how, count_dram, remember), int(resident), order,
-                   dram)
+        phase_time(Phase(program, number, gpu, how, count_dram, remember, sustained), int(resident),
+                   order, dram)
         for number, (how, resident, dram) in enumerate(zip(kernel, residents, moved, strict=True))
     )
     multiplier = multiplier_of(kernel)
     one = rates(gpu, multiplier, program.problem.dtype)
     return Prediction(sum(phase.seconds for phase in found) + len(found) * one.launch_gap_s, found,
                       one.launch_alone_s, multiplier)
+
+
+def seconds_since_rest(first_s: float, sustained_s: float, holds_s: float,
+                       begun_s: float = 0.0) -> float:
+    """Seconds of a call that begins when others like it have run for ``begun_s`` since a rest: it
+    takes ``first_s`` at the clock that a GPU keeps for ``holds_s`` (rates.first_clock_s), and
+    ``sustained_s`` at the one after it."""
+    left = max(holds_s - begun_s, 0.0)
+    return first_s if first_s <= left else left + (1 - left / first_s) * sustained_s
 
 
 def l2_options(program: Program, gpu: "Profile", kernel: tuple[Execution, ...],

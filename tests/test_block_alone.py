@@ -7,6 +7,7 @@ import pytest
 from hbmeter import kernels
 from hbmeter.hwprofiles import load
 from hbmeter.simulator import schedules
+from hbmeter.simulator.block_alone import exposed_loads
 from hbmeter.simulator.execution import mma_sync, wgmma
 from hbmeter.simulator.phase_time import UNITS, Phase
 from hbmeter.simulator.problem import Attention
@@ -101,3 +102,24 @@ def test_dram_is_no_faster_than_what_is_on_its_way_lets_it_be():
 
     assert dram_s(gpu, 64) > 1.05 * dram_s(without, 64)
     assert dram_s(gpu, 128) < 1.02 * dram_s(without, 128)
+
+
+def test_loads_that_are_sent_together_are_waited_for_once_a_trip():
+    """flash2_backward with one stage: K and V with the first Q and dO, then Q and dO of each trip,
+    whose statistics came a trip ahead."""
+    kernel, gpu = kernels.get("flash2_backward"), load("h200")
+    problem, tiles = Attention(4, 8, 512, 256, direction="backward"), Tiles(64, 64)
+    _, how, _ = kernel.executions(problem, tiles)
+    program = schedules.build(kernel.schedule, problem, tiles)
+
+    def waits(how):
+        phase = Phase(program, 1, gpu, how)
+        demands, _ = phase.costs()
+        return exposed_loads(phase, demands, demands, dict.fromkeys(range(20), 500.0)).max()
+
+    assert waits(how) == 8 * 500 and waits(replace(how, loads_at_once=False)) == (2 + 8 * 4) * 500
+    together, by_turns = (
+        predict(program, gpu, (x, y, z), blocks_per_sm=(8, 1, 8)).phases[1].seconds
+        for x, _, z in [kernel.executions(problem, tiles)]
+        for y in (how, replace(how, loads_at_once=False)))
+    assert together < by_turns

@@ -10,9 +10,10 @@ from hbmeter import kernels
 from hbmeter.experiments import records
 from hbmeter.experiments.grid import Point
 from hbmeter.hwprofiles import load
+from hbmeter.kernels.probes import power
 from hbmeter.simulator import schedules
 from hbmeter.simulator.phase_time import Phase
-from hbmeter.simulator.rates import LOADS, WATTS, power_load
+from hbmeter.simulator.rates import LOAD_WATTS, LOADS, WATTS, first_clock_s, power_load, rates
 from hbmeter.simulator.units import BOUNDARY, EXP, ISSUE, MATMUL, SMEM, UNITS
 
 H200 = load("h200")
@@ -27,7 +28,7 @@ def shares(**found):
 
 def test_the_profile_has_the_watts_that_were_recorded():
     recorded = {row["name"]: row for row in RECORD["watts"]}
-    names = {load for _, load in LOADS.values()} | {
+    names = {*LOAD_WATTS.values()} | {
         name for units in WATTS.values() for name in units.values()}
     for name in names:
         said = H200.measured[name]
@@ -108,3 +109,45 @@ def test_clocks_of_attention_beside_dram_are_those_that_were_timed(row):
     phase.settle(phase.time(resident, point.order, row["dram_bytes"]))
     assert row["clock_hz"] < THROTTLED
     assert phase.rates.clock_hz == pytest.approx(row["clock_hz"], rel=0.06)
+
+
+# ---- Sustained load ------------------------------------------------------------------------------
+
+SUSTAINED = json.loads((records.FOLDER / "power" / "h200-sustained.json").read_text(
+    encoding="utf-8"))["points"]
+
+
+def test_the_profile_has_the_sustained_clocks_that_were_recorded():
+    for fact in power.facts(SUSTAINED):
+        said = H200.measured[fact.name]
+        assert said.value == pytest.approx(fact.value, rel=1e-3)
+        np.testing.assert_allclose(said.curve or (), fact.curve, rtol=1e-3)
+    assert all(sample["beside"] for point in SUSTAINED for sample in point["samples"])
+
+
+def test_tensor_cores_keep_their_first_clock_for_some_50_ms_and_a_lower_one_then():
+    """Each load, with and without reads beside it."""
+    for point in SUSTAINED:
+        for sample in point["samples"]:
+            clock, at_ms = np.array(sample["clock_hz"]), np.array(sample["at_ms"])
+            assert np.ptp(clock[at_ms < 20]) < 0.05 * clock[0]
+            assert np.median(clock[at_ms > 125]) < 0.96 * clock[0]
+    assert 0.03 < first_clock_s(H200) < 0.09
+
+
+@pytest.mark.parametrize("multiplier", LOADS)
+def test_under_sustained_load_no_clock_is_higher_and_little_work_keeps_its_own(multiplier):
+    for dram in (0.0, 1e12, 3e12, 4.4e12):
+        last = 0.0
+        for busy in (1.0, 0.7, 0.3, 0.05):
+            first, under = (rates(H200, multiplier, "fp16", busy, busy, dram, sustained).clock_hz
+                            for sustained in (False, True))
+            assert last <= under <= first
+            last = under
+        assert under == first
+
+
+def test_gpus_without_tensor_cores_clocks_sustain_what_they_begin_with():
+    for gpu, multiplier, dtype in ((load("a100-80gb"), "mma_sync", "fp16"), (H200, "fma", "fp32")):
+        assert rates(gpu, multiplier, dtype) == rates(gpu, multiplier, dtype, sustained=True)
+    assert first_clock_s(load("a100-80gb")) is None

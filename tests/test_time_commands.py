@@ -75,6 +75,22 @@ def test_a_known_run_calibrates_every_other_shape(capsys):
     assert found["calibrated_s"] / found["zero_shot_s"] == pytest.approx(found["factor"], rel=0.02)
 
 
+def test_a_call_that_takes_long_beside_dram_has_a_sustained_time(capsys):
+    """Heads side by side whose keys the L2 cannot hold."""
+    shape = ("--kernel", "flash2_mma", "--heads", "256", "--seq", "2048", "--head-dim", "64",
+             "--order", "head", "--br", "64", "--bc", "64", "--stages", "2")
+    _, out, _ = output(capsys, "predict", *shape, "--json", "--known-seq", "2048", "--known-ms",
+                       "1.2")
+    found = json.loads(out)
+    assert 1.05 * found["zero_shot_s"] < found["sustained_s"] < 1.4 * found["zero_shot_s"]
+    assert found["calibrated_s"] < found["calibrated_sustained_s"]
+    assert 0.02 < found["first_clock_s"] < 0.1
+    _, text, _ = output(capsys, "predict", *shape)
+    assert "\nsustained " in text
+    _, out, _ = output(capsys, "predict", *SMALL, "--dtype", "fp32", "--kernel", "flash2", "--json")
+    assert json.loads(out)["sustained_s"] is None  # no tensor cores
+
+
 @pytest.mark.parametrize(("argv", "says"), [
     (("--known-ms", "1"), "go together"),
     (("--known-ms", "-1", "--known-seq", "512"), "above 0"),

@@ -6,8 +6,10 @@
 
 zero-shot: nothing is measured on the kernel, only rates of the GPU's profile and what the kernel
 declares of its operations. --known-ms with --known-seq calibrates: one short run of the same kernel
-and tiles, whose time scales every other shape's. --recorded prints the errors of both against every
-time that is recorded in the repository.
+and tiles, whose time scales every other shape's. sustained: launch after launch without a pause, at
+the lower clock of a GPU that has worked hard for some 50 ms; printed where that makes more than 1%.
+--recorded prints the errors of zero-shot and calibrated times against every time that is recorded
+in the repository.
 """
 
 MOST_MS = 1e12  # of a known run
@@ -102,6 +104,11 @@ def _show(found):
     print(table(["phase", "blocks", "waves", "time", *units, "limited by"], rows))
     print(f"bound {seconds(found['bound_s'])} by {found['bound_by']}; zero-shot "
           f"{seconds(found['zero_shot_s'])}, {found['tflop_per_s']:.0f} TFLOP/s")
+    if found["sustained_s"]:
+        print(f"sustained {seconds(found['sustained_s'])}: launch after launch, from some "
+              f"{seconds(found['first_clock_s'])} after a rest on, at a lower clock")
     if found["calibrated_s"]:
-        print(f"calibrated {seconds(found['calibrated_s'])}: the known run took "
+        under = found["calibrated_sustained_s"]
+        print(f"calibrated {seconds(found['calibrated_s'])}"
+              f"{f', sustained {seconds(under)}' if under else ''}: the known run took "
               f"{found['factor']:.3f} times its zero-shot prediction")
