@@ -29,7 +29,7 @@ from .progress import Progress
 FOLDER = records.FOLDER / "held_out"
 # The list to be measured last.
 SALTS = ("time ", "time, second list ", "time, fourth list ", "time, fifth list ",
-         "time, sixth list ", "time, seventh list ")
+         "time, sixth list ", "time, seventh list ", "time, eighth list ")
 ROUNDS, SAMPLES = 3, 2  # over all points, and of each in a round
 REST_S = 0.05  # of the GPU, before each point of a round (0.02 after a long one left it slow)
 HEADS = (4, 8, 16, 24, 32, 48, 64, 96, 128, 264)
