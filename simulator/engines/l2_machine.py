@@ -89,7 +89,7 @@ def machine_of(gpu: "Profile", blocks_per_sm: int, unit_bytes: int, group: int, 
     machine["pace_spread"], machine["gpc_pace_spread"] = pace_spreads(gpu, blocks_per_sm)
     machine["clock_spread"] = clock_spread or 0
     machine["clock_offsets"] = np.resize(
-        l2.gpc_clock_offsets or [spread_evenly(gpc) for gpc in range(GPCS_MAX)], GPCS_MAX)
+        l2.gpc_clock_offsets or np.arange(1, GPCS_MAX + 1) * GOLDEN % 1.0 * 2 - 1, GPCS_MAX)
     machine["far_more"] = max(
         _measured(gpu, "l2_far_latency", 0) - _measured(gpu, "l2_near_latency", 0), 0)
     return machine
