@@ -18,7 +18,8 @@ from .grid import Point
 
 # One a model.
 SALTS = (b"fresh ", b"fresh 2 ", b"fresh 4 ", b"fresh 5 ", b"fresh 6 ", b"fresh 7 ", b"fresh 8 ",
-         b"fresh 9 ", b"fresh 10 ", b"fresh 11 ")
+         b"fresh 9 ", b"fresh 10 ", b"fresh 11 ",
+         b"fresh 12 ")
 HEADS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 LENGTHS = (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536,
            98304, 131072)
