@@ -30,12 +30,12 @@ WALK_TILES, L2_TILES, L2_MIN = 64, 2, 1 << 19
 TOLERANCE = 0.02  # of bytes and FLOPs: edges are other parts of tiles
 
 
-def at_scale(program: Program, gpu: "Profile", blocks_per_sm: int,
-             order: Order) -> tuple[Program, int]:
+def at_scale(program: Program, gpu: "Profile", blocks_per_sm: int, order: Order,
+             traffic_max: float = TRAFFIC_MAX) -> tuple[Program, int]:
     """A program to simulate for this one on ``gpu`` (a Profile), and its scale: itself and 1 unless
-    it moves more than TRAFFIC_MAX, over long walks."""
+    SMs ask for more than ``traffic_max`` bytes, over long walks."""
     found, scale = program, 1
-    while scale < SCALE_MAX and scratchpad.count(found).read_bytes > TRAFFIC_MAX:
+    while scale < SCALE_MAX and scratchpad.count(found).read_bytes > traffic_max:
         shorter = shortened(program, 2 * scale)
         if shorter is None or not _fine(shorter, 2 * scale, gpu, blocks_per_sm, order):
             break

@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .at_scale import at_scale
 from .engines import l2
 from .grid_order import ROW, Order, heads_in_flight, issue
 from .l2_running import running
-from .program import Role
+from .program import Program, Role
 from .tape import Kind
 
 if TYPE_CHECKING:
+    from ..hwprofiles.schema import Profile
     from .phase_time import Phase
 
 STORES = (Kind.STORE, Kind.REDUCE)
 ROUNDS = 3  # of a rate and what is on its way at that rate
-COUNTED_MAX = 1.25e11  # bytes over the SM boundary, that the L2 reader goes through in seconds
+# Bytes over the SM boundary: from how many on the L2 reader walks at a scale, as long as that takes
+# it a second, and up to how many it counts what has no scale, which takes it a few.
+SCALED_FROM, COUNTED_MAX = 1.6e10, 1.25e11
 
 
 def at_once(compute: Callable[[], dict[str, float]], **asked: Any) -> dict[str, float]:
@@ -33,23 +37,25 @@ def of_launch(phase: "Phase", resident: int, order: Order) -> dict[int, float]:
     """Bytes of each tensor (by its index) to and from DRAM: by the rule; of a phase that asks to
     ``count_dram``, by the L2 reader where the rule cannot know how closely blocks follow each
     other, and the reader takes a few seconds at most."""
-    if not (phase.count_dram and _outgrown(phase, resident, order)
-            and sum(phase.moved.values()) <= COUNTED_MAX):
+    if not (phase.count_dram and _outgrown(phase, resident, order)):
         return from_dram(phase, resident, order)
     program, gpu = phase.program, phase.gpu
-    options = {"running": [running(phase, resident)]}
+    short, scale = at_scale(replace(program, phases=(phase.phase,)), gpu, resident, order,
+                            SCALED_FROM)
+    if sum(phase.moved.values()) > COUNTED_MAX * scale:
+        return from_dram(phase, resident, order)
+    options = {"running": [running(phase, resident)], "scale": scale}
     found = phase.remember(
-        lambda: _counted(phase, resident, order, options), gpu=(gpu.l2, gpu.measured),
+        lambda: _counted(short, gpu, resident, order, options), gpu=(gpu.l2, gpu.measured),
         program=(program.schedule, program.problem, program.tiles, phase.phase.name),
         resident=resident, order=order, options=options)
     return {index: found[program.tensors[index].name] for index in phase.moved}
 
 
-def _counted(phase: "Phase", resident: int, order: Order,
+def _counted(program: Program, gpu: "Profile", resident: int, order: Order,
              options: dict[str, Any]) -> dict[str, float]:
     """Bytes of each tensor by name, with those that the next call's time writes."""
-    program = replace(phase.program, phases=(phase.phase,))
-    count = l2.simulate(program, phase.gpu, blocks_per_sm=resident, order=order, **options)
+    count = l2.simulate(program, gpu, blocks_per_sm=resident, order=order, **options)
     left = count.dirty * count.sector_bytes
     return {name: float(sum(count.by_tensor[name].values()) + dirty)
             for name, dirty in zip(count.by_tensor, left, strict=True)}

@@ -17,7 +17,7 @@ PATH = records.FOLDER / "phases" / "h200.json"
 SCANS = json.loads(PATH.read_text(encoding="utf-8"))["scans"]
 H200, MIB = load("h200"), 1 << 20
 OTHERS = "what is read or written beside takes more room than modelled: up to 20% fewer misses"
-MEMORY = ("where it lies: of 28 MiB in three other places 0, 6 and 14% miss in each pass (h200-l2), "
+MEMORY = ("where it lies: of 28 MiB in three other places 0, 6, 14% miss in each pass (h200-l2), "
           "here 1%, in the model 5%: up to +32%")
 # MiB, spread, beside.
 MISSED = {key: OTHERS for key in [(26, True, False, True), (28, True, False, True),
