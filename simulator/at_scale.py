@@ -31,11 +31,11 @@ TOLERANCE = 0.02  # of bytes and FLOPs: edges are other parts of tiles
 
 
 def at_scale(program: Program, gpu: "Profile", blocks_per_sm: int, order: Order,
-             traffic_max: float = TRAFFIC_MAX) -> tuple[Program, int]:
+             traffic_max: float | None = None) -> tuple[Program, int]:
     """A program to simulate for this one on ``gpu`` (a Profile), and its scale: itself and 1 unless
-    SMs ask for more than ``traffic_max`` bytes, over long walks."""
-    found, scale = program, 1
-    while scale < SCALE_MAX and scratchpad.count(found).read_bytes > traffic_max:
+    SMs ask for more than ``traffic_max`` bytes (TRAFFIC_MAX), over long walks."""
+    found, scale, most = program, 1, traffic_max or TRAFFIC_MAX
+    while scale < SCALE_MAX and scratchpad.count(found).read_bytes > most:
         shorter = shortened(program, 2 * scale)
         if shorter is None or not _fine(shorter, 2 * scale, gpu, blocks_per_sm, order):
             break
