@@ -14,8 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ..kernels.probes.l2 import PAGE_BYTES
+
 PROGRESS = "hbmeter-point "
-PAGE_BYTES, PAGES_BETWEEN = 2 << 20, 64  # physical pages; fewer than that lie between two arrays
+PAGES_BETWEEN = 64  # fewer physical pages than that lie between two arrays
 
 
 def main(path: str, repeat: str) -> None:
